@@ -170,7 +170,7 @@ class MockBackend(Backend):
         """Describe it for tables."""
         from geval_local.models.precision import Precision
 
-        return Description("", None, None, "none", "none", Precision("a mock"), is_on_cpu=True)
+        return Description("", None, None, Precision("a mock"), is_on_cpu=True)
 
     def check_files(self) -> None:
         """Do nothing: there are no files."""

@@ -140,8 +140,6 @@ class Description:
     #: Number of weights, tied ones counted once, and their memory in bytes; None if unknown.
     parameters: int | None
     memory_bytes: int | None
-    dtype: str
-    attention: str
     #: Reason for the dtype, and its effect on a score.
     precision: Precision
     is_on_cpu: bool

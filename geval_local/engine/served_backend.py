@@ -224,8 +224,6 @@ class ServedBackend(AskedBackend):
             place=f"{self._dialect.model.name}, served",
             parameters=None,
             memory_bytes=None,
-            dtype=self.facts.setup["dtype"],
-            attention=self.facts.setup["attention"],
             precision=Precision("weights not verified", is_measurable=False),
             is_on_cpu=False,
             file=self._dialect.model.file,

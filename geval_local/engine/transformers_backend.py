@@ -123,7 +123,9 @@ class TransformersBackend:
         slots = TEXTS_AT_ONCE
         while waiting:
             batch = [draws[one] for one in waiting[:slots]]
-            while len(batch) > 1 and not self._may_share(batch, sampling):
+            while len(batch) > 1 and not may_share_batch(
+                self.loaded.model, [len(draw.ids) for draw in batch], sampling.max_new_tokens
+            ):
                 batch = batch[: len(batch) // 2]
             write = partial(
                 generate_samples,
@@ -145,9 +147,6 @@ class TransformersBackend:
             yield list(zip(waiting, texts, strict=False))
             waiting = waiting[len(batch) :]
 
-    def _may_share(self, batch: Sequence[Draw], sampling: Sampling) -> bool:
-        return may_share_batch(self.loaded.model, [len(draw.ids) for draw in batch], sampling.max_new_tokens)
-
     def describe(self, *, measure: bool = False) -> Description:
         """See `geval_local.engine.backend.Backend.describe`."""
         loaded = self.loaded
@@ -159,8 +158,6 @@ class TransformersBackend:
             place=str(loaded.directory),
             parameters=loaded.parameters,
             memory_bytes=loaded.memory_bytes,
-            dtype=dtype_name(loaded.dtype),
-            attention=loaded.attention,
             precision=precision,
             is_on_cpu=input_device(loaded.model).type == "cpu",
         )

@@ -239,8 +239,6 @@ class VllmBackend(AskedBackend):
             place=str(self._judge.directory),
             parameters=None if self.entry.parameters is None else int(self.entry.parameters),
             memory_bytes=None,
-            dtype=self.facts.setup["dtype"],
-            attention=self.facts.setup["attention"],
             precision=_precision(self.facts.setup),
             is_on_cpu=not torch.cuda.is_available(),
         )

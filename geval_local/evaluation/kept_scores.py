@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -192,15 +193,9 @@ class RatedJudges:
         if self.directory is None:
             return None
         # With other columns, the same rows have other scores under the same signature.
-        read = ",".join(f"{name}={column}" for name, column in sorted(self.fields.items()))
-        if read:
-            read = f"{read}-{hashlib.sha256(read.encode()).hexdigest()[:8]}"
-        part = "" if self.rows.limit_groups is None else f"first{self.rows.limit_groups}"
-        rated = ""
-        if self._is_part:
-            rated = f"rated{len(self.asked)}-{hashlib.sha256(str(self.asked).encode()).hexdigest()[:8]}"
-        part = "--".join(filter(None, [part, rated, options]))
-        named = [self.file.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, part, read]
+        asked = [self.rows.limit_groups, self.asked if self._is_part else None, options, dict(self.fields)]
+        part = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8] if any(asked) else ""
+        named = [self.file.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, part]
         return self.directory / ("--".join(re.sub(r"[^\w.+-]+", "-", p).strip("-") for p in named if p) + ".jsonl")
 
     def _known(self, path: Path, judge: Judge, metrics: Sequence[Metric]) -> dict[str, ScoredMetric]:

@@ -24,9 +24,9 @@ from geval_local.fields import decoded_json
 from geval_local.figures import FIGURES, Kind
 from geval_local.io.columns import as_text
 from geval_local.io.ownership import file_sha256
+from geval_local.io.places import state_of
 from geval_local.io.result_manifest import ResultManifest, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
-from geval_local.io.text_files import state_of
 from geval_local.score import OrderFigures, Score
 from geval_local.thinking import ThoughtFigures
 from geval_local.wording import say_once

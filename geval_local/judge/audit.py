@@ -89,9 +89,8 @@ class JudgeAudit:
     #: Largest difference (units of the scale) from this package's own engine on the same file, where another program
     #: computes and the file is here; or why it is not known.
     own_difference: float | str | None
-    #: What the judge is, and the name of its engine.
+    #: What the judge is.
     facts: BackendFacts
-    engine: str
     #: Its place and size; the effect of half precision on a score is measured here.
     description: Description
 
@@ -159,7 +158,6 @@ def audit_judge(
         batch_difference=max(abs(one.score - many.score) for one, many in zip(one_by_one, together, strict=True)),
         own_difference=_own_difference(description.file, requests, together, maker),
         facts=backend.facts,
-        engine=engine.name,
         description=description,
     )
 

@@ -74,8 +74,7 @@ class _Work(Protocol[_T_co]):
 class BatchRecord:
     """Statistics of a batch."""
 
-    #: Calls and prompts in the batch.
-    works: int
+    #: Prompts in the batch.
     items: int
     #: Duration of the batch.
     seconds: float
@@ -335,7 +334,7 @@ class Batcher:
             share = 0.5 if pace > self._pace else 0.2
             self._pace += share * (pace - self._pace)
             self._last = (len(batch), seconds)
-            self._on_batch(BatchRecord(len(batch), items, seconds))
+            self._on_batch(BatchRecord(items, seconds))
 
     def _thought(self, thinker: Thinker, members: list[_Part]) -> list[_Part]:
         """Think about the members' prompts, of all of them together."""

@@ -53,6 +53,8 @@ _OTHER_WEIGHTS = ("pytorch_model", "tf_model", "flax_model", "rust_model")
 #: Local file systems whose ctime changes with every write and cannot be set. Not overlay: what lies under it may be an
 #: image whose times are what its maker wrote.
 _REAL_CTIME = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "tmpfs", "xfs", "zfs"}
+#: Endings of files that are too large to be read only in order to know them again.
+_WEIGHTS = {".gguf", ".safetensors", ""}
 #: A ctime this young may stay the same at another write: kernels count in ticks of up to 10 ms.
 TICKS_NS = 20_000_000
 
@@ -168,6 +170,13 @@ class FileStates:
         self._asked = (directory, adapter, code)
         self._is_told = False
         self._states = {file: _state(file) for file in self._files()}
+        # Of weights, the digests follow when they are read.
+        small = (file for file in self._states if file.suffix not in _WEIGHTS and file.is_file())
+        self._digests = {file: digest for file in small if (digest := _digest_of(file))}
+
+    def learn(self, digests: Mapping[str, str]) -> None:
+        """Note the digests of weights that were hashed while they were read, by their states before that."""
+        self._digests |= {file: digests[state] for file, state in self._states.items() if state in digests}
 
     def _files(self) -> Iterator[Path]:
         directory, adapter, code = self._asked
@@ -186,11 +195,8 @@ class FileStates:
         return self._states.get(file, "")
 
     def moved(self) -> list[Path]:
-        """List the files that were written to, replaced or removed since, by size and mtime.
-
-        A link, a mode or a copy for a backup changes the ctime alone.
-        """
-        return [file for file, state in self._states.items() if _size_and_time(_state(file)) != _size_and_time(state)]
+        """List the files that were written to, replaced or removed since; cheap, no file is read if nothing was."""
+        return [file for file, state in self._states.items() if _state(file) != state and not self._is_the_same(file)]
 
     def newly_moved(self) -> Path | None:
         """Return one of these, the first time that there is any."""
@@ -198,6 +204,17 @@ class FileStates:
             return None
         self._is_told = True
         return moved[0]
+
+    def _is_the_same(self, file: Path) -> bool:
+        """Whether a file has its old content, though its state is another one: a link or a mode changes the ctime."""
+        before, now = self._states[file], _state(file)
+        if not now or _size_and_time(before) != _size_and_time(now):
+            return False
+        known = self._digests.get(file) or _read_notes(home_directory() / "digests.json").get(before)
+        if known is None or _digest_of(file) != known:
+            return False
+        self._digests[file], self._states[file] = known, now
+        return True
 
     def moved_or_new(self) -> list[Path]:
         """List these files and those that were not there."""
@@ -321,6 +338,13 @@ def _state(file: Path) -> str:
 
 def _size_and_time(state: str) -> list[str]:
     return state.split("|")[2:4]
+
+
+def _digest_of(file: Path) -> str | None:
+    try:
+        return file_sha256(file)
+    except OSError:
+        return None
 
 
 def _is_noted(file: Path) -> bool:

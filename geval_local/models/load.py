@@ -412,6 +412,7 @@ def read_model(checked: CheckedJudge) -> LoadedModel:
     with _loading_errors(entry, directory):
         with quiet():
             model, report, digests = load_weights(entry, directory, options, arguments, files)
+        files.learn(digests)
         if directory.is_dir():
             _keep_the_text(entry, directory, model)
         check_gaps(entry, directory, report)

@@ -10,8 +10,8 @@ from typing import Any
 #: Called with the bytes read so far, and the bytes of all weights; or with thoughts.
 OnRead = Callable[[int, int], None]
 
-_reading: list[OnRead] = []
-_drawing: list[OnRead] = []
+#: Those who watch the reading of weights, and the drawing of thoughts.
+_watching: list[tuple[OnRead, OnRead]] = []
 
 
 @contextmanager
@@ -20,26 +20,24 @@ def watch_work(on_read: OnRead, on_drawn: OnRead = lambda done, total: None) -> 
 
     `on_drawn` takes the progress of drawing thoughts.
     """
-    _reading.append(on_read)
-    _drawing.append(on_drawn)
+    both = (on_read, on_drawn)
+    _watching.append(both)
     try:
         yield
     finally:
-        _reading.remove(on_read)
-        _drawing.remove(on_drawn)
+        _watching.remove(both)
 
 
 def meter(total: int, *, thoughts: bool = False) -> Callable[[float], None]:
     """Return a function that adds up bytes just read, in any thread, and reports the sum; or that of thoughts."""
     done, lock = 0.0, threading.Lock()
-    watchers = _drawing if thoughts else _reading
 
     def add(count: float) -> None:
         nonlocal done
         with lock:
             done += count
-            for watcher in watchers:
-                watcher(round(done), total)
+            for both in _watching:
+                both[thoughts](round(done), total)
 
     return add
 

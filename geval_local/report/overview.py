@@ -52,7 +52,7 @@ def slice_tables(found: Sequence[Summary]) -> list[Table]:
             (
                 one.value if len(found) == 1 else f"{one.value}, {summary.metric}",
                 f"{one.summary.scored:,} of {one.summary.rows:,}",
-                one.summary.interval.units,
+                one.summary.documents,
                 one.summary.shown,
                 "-" if one.summary.passed_share is None else f"{one.summary.passed_share:.1%}",
                 one.summary.shown.warning or "-",

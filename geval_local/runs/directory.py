@@ -26,7 +26,7 @@ from geval_local.runs.manifest import RunManifest, is_run_directory, read_manife
 from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
 from geval_local.runs.run import Run, planned_names
 from geval_local.runs.settings import Settings
-from geval_local.runs.store import MemoryStore, Store
+from geval_local.runs.store import Store
 
 logger = logging.getLogger("geval_local")
 
@@ -53,7 +53,8 @@ def open_run(
     """Start a run, or continue the existing one; wait so many seconds for another process that is in it."""
     if directory is None:
         assert wanted is not None
-        yield Run(wanted, MemoryStore(), None)
+        with closing(Store(None, wanted.run, is_new=True)) as store:
+            yield Run(wanted, store, None)
         return
     on_record = look_at(directory)
     if on_record is None and wanted is None:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError
 
 from geval_local import __version__
 from geval_local.errors import GevalError, OutputError
@@ -88,23 +88,6 @@ class RunManifest(ManifestPart):
     made: dict[_OwnName, list[Sha256]] = Field(default_factory=dict)
     #: SHA-256 of the output file that existed when the run started and that it may replace.
     replaces: Sha256 | None = None
-
-    @model_validator(mode="after")
-    def _hold_together(self) -> RunManifest:
-        names = [judge.name for judge in self.judges]
-        if len(set(names)) < len(names):
-            raise ValueError("a judge is named twice")
-        metrics = {metric["name"] for metric in self.settings.metrics}
-        for judge in self.judges:
-            if judge.fingerprint is None and (judge.signatures or judge.definitions or judge.complete):
-                raise ValueError(f"judge {judge.name} has results, and no fingerprint")
-            if judge.fingerprint is not None and not (
-                metrics == set(judge.signatures) == set(judge.definitions) and judge.batch_tokens and judge.engine
-            ):
-                raise ValueError(f"judge {judge.name} is not described for each of the metrics")
-            if judge.complete and self.input.rows is None:
-                raise ValueError(f"judge {judge.name} is complete, and the number of rows is not known")
-        return self
 
     @property
     def has_begun(self) -> bool:

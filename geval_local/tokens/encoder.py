@@ -87,10 +87,7 @@ class SharedTextEncoder:
         if len(texts) < 2 or sum(map(len, texts)) < self.least or not self.is_shared:
             return [np.concatenate([*first, ids]) for ids in self.encode_whole(texts)]
         numbers: dict[_Piece, int] = {}
-        rows, pieces = [], list[_Piece]()
-        for text in texts:
-            pieces = cut_pieces(text, pieces)
-            rows.append([numbers.setdefault(piece, len(numbers)) for piece in pieces])
+        rows = [[numbers.setdefault(piece, len(numbers)) for piece in cut_pieces(text)] for text in texts]
         whole = self.encode_whole([text for text, _, _ in numbers])
         trimmed = [
             ids[0 if is_first else self._lead : None if is_last else -1]
@@ -129,19 +126,11 @@ def encodable() -> Iterator[None]:
         raise UnscorableError(told, ErrorCode.NOT_ENCODABLE) from error
 
 
-def cut_pieces(text: str, before: Sequence[_Piece] = ()) -> list[_Piece]:
-    """Cut a text; each piece includes the line end before it (not the first) and the letter after it (not the last).
-
-    Where it begins like another text, that text's pieces are reused.
-    """
+def cut_pieces(text: str) -> list[_Piece]:
+    """Cut a text; each piece includes the line end before it (not the first) and the letter after it (not the last)."""
     pieces: list[_Piece] = []
     start = 0
-    for piece in before:
-        if piece[2] or not text.startswith(piece[0], max(0, start - 1)):
-            break
-        pieces.append(piece)
-        start = max(0, start - 1) + len(piece[0]) - 1
-    end = text.find("\n", start) + 1  # quicker than a regular expression
+    end = text.find("\n") + 1  # quicker than a regular expression
     while end:
         if text[end : end + 1] in _CUT_BEFORE:
             pieces.append((text[start - 1 if start else 0 : end + 1], not start, False))

@@ -43,8 +43,6 @@ class InnerNode:
 
     #: Tokens from the root to this node; empty for the root itself, whose position is the form's last token.
     path: tuple[int, ...]
-    #: Index of the parent in `LabelTrie.inner_nodes`; -1 for the root.
-    parent: int
     #: The children's tokens, whose log-probabilities are needed here.
     tokens: tuple[int, ...]
     #: Whether a label may end here, as 1 does where 10 is a label too.
@@ -86,18 +84,18 @@ class LabelTrie:
         _prune(root)
         self._edges: list[tuple[int, int, int]] = []  # per edge: parent's inner index, child's inner index, label
         inner: list[InnerNode] = []
-        self._collect(root, (), -1, inner)
+        self._collect(root, (), inner)
         self.inner_nodes: tuple[InnerNode, ...] = tuple(inner)
 
-    def _collect(self, node: _Node, path: tuple[int, ...], parent: int, inner: list[InnerNode]) -> int:
+    def _collect(self, node: _Node, path: tuple[int, ...], inner: list[InnerNode]) -> int:
         index = len(inner)
-        inner.append(InnerNode(path, parent, tuple(node.children), node.label >= 0))
+        inner.append(InnerNode(path, tuple(node.children), node.label >= 0))
         # Edges are numbered node by node, so that an inner node's read-out fills one contiguous slice.
         first = len(self._edges)
         self._edges += [(index, -1, child.label) for child in node.children.values()]
         for offset, (token, child) in enumerate(node.children.items()):
             if child.children:
-                child_index = self._collect(child, (*path, token), index, inner)
+                child_index = self._collect(child, (*path, token), inner)
                 self._edges[first + offset] = (index, child_index, child.label)
         return index
 

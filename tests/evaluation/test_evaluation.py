@@ -105,7 +105,11 @@ def test_a_judge_thinks_as_the_file_says(here, monkeypatch):
     options = JudgeOptions(name="tiny", think=3, think_tokens=40, think_seed=5)
     alone = score_file("first.jsonl", "clarity.yaml", MockJudge(name="tiny", options=options), "alone.jsonl")
     assert alone.files[0].read_bytes() == (here / "out" / "first" / "scores.jsonl").read_bytes()
-    assert "think was 3, is 2" in go(here, "--set", thinking.replace("think: 3", "think: 2")).stderr
+    assert "leave a bias" not in done.stderr
+    fewer = go(here, "--set", thinking.replace("think: 3", "think: 2")).stderr
+    assert "think was 3, is 2" in fewer
+    elsewhere = go(here, "--set", thinking.replace("think: 3", "think: 2"), "--set", "outputs=two").stderr
+    assert elsewhere.count("; fewer than 3 leave a bias where label mass goes with the verdict") == 2
 
 
 def test_the_manifests_hold_the_hash_of_the_file_and_what_was_set(here):
@@ -241,7 +245,7 @@ def test_a_users_page_stays_and_nothing_is_scored_before(here, monkeypatch):
         ("report: true", "report: perhaps", ["line 13: report: Input should be a valid boolean"]),
         ("first: first", "../first: first", ["line 2: data.../first", "name is that of a directory"]),
         ("outputs: out", "outputs: out\ncolumns: [id]", ["line 2: `columns` and `csv_style` are about CSV"]),
-        ("outputs: out", "outputs: {directory: out}", ["line 12: outputs: it is a directory; formats"]),
+        ("outputs: out", "outputs: {directory: out}", ["line 12: outputs: Input should be a valid string"]),
         ("report: true", "cache: false", ["`cache` is an option no more", "`use_cache`"]),
         (EVALUATION, "- a\n- b\n", ["an evaluation is a mapping"]),
     ],

@@ -297,11 +297,11 @@ def show_audit(
     _line("judge", f"{name} ({described.place})")
     _line("fingerprint", f"{facts.fingerprint}, tokenizer {facts.setup['tokenizer']}")
     if described.parameters is not None and described.memory_bytes is not None:
-        kept = f"{readable(described.memory_bytes)} in memory, computed in {described.dtype}"
+        kept = f"{readable(described.memory_bytes)} in memory, computed in {facts.setup['dtype']}"
         on_disk = "" if stored is None else f"{readable(stored * 1e9)} as stored, "
         _line("size", f"{short(described.parameters)} parameters, {on_disk}{kept}")
-    _line("precision", described.precision.text(described.dtype))
-    _line("attention", described.attention)
+    _line("precision", described.precision.text(facts.setup["dtype"]))
+    _line("attention", facts.setup["attention"])
     _line("engine", engine_text)
     _line("context", f"{facts.context} tokens")
     _line("metric", f"{metric.name}, scale {metric.scale.text}, style {style}")
@@ -337,13 +337,13 @@ def audit_record(audit: JudgeAudit) -> dict[str, Any]:
         "tokenizer": facts.setup["tokenizer"],
         "parameters": described.parameters,
         "memory_bytes": described.memory_bytes,
-        "dtype": described.dtype,
+        "dtype": facts.setup["dtype"],
         "precision": {
             "reason": precision.reason,
             "noise": None if precision.noise is None else asdict(precision.noise),
         },
-        "attention": described.attention,
-        "engine": audit.engine,
+        "attention": facts.setup["attention"],
+        "engine": facts.report.engine,
         "context": facts.context,
         "prompt": label_record(audit.prompt),
         "example": {

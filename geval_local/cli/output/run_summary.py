@@ -39,6 +39,7 @@ from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 from geval_local.signature import short_signature, signature_parts
 from geval_local.statistics.interval import FEW_UNITS
 from geval_local.summary import mass_remark
+from geval_local.thinking import CORRECTED
 
 if TYPE_CHECKING:
     from geval_local.analysis.gates import GateOutcome
@@ -231,9 +232,9 @@ def _show_slices(result: RunResult) -> None:
             _, scored, mean, *_ = _cells(one.summary)
             passed = [_passed(one.summary)] if has_threshold else []
             own = [one.value, *([summary.metric] if several else [])]
-            rows.append([*own, scored, str(one.summary.interval.units), mean, *passed])
+            rows.append([*own, scored, str(one.summary.documents), mean, *passed])
         print_rows([*columns, *((name, FIGURE) for name in figures)], rows)
-        few = {one.value: one.summary.interval.units for _, one in found if one.summary.interval.units < FEW_UNITS}
+        few = {one.value: one.summary.documents for _, one in found if one.summary.documents < FEW_UNITS}
         if few:
             told = ", ".join(f"{value} ({counted(units, 'document')})" for value, units in few.items())
             note(f"warning: slices of {column} with few documents say little: {told}", "yellow")
@@ -301,6 +302,8 @@ def _thought_line(name: str, summary: Summary | QuestionSummary, of: str = "") -
         told += "; a single thought tells nothing of its error: --think 4 shows it"
     else:
         told += f"; standard error of the mean from them {error:.2g}{of}; --think {4 * count} would halve it"
+    if count < CORRECTED:
+        told += f"; fewer than {CORRECTED} leave a bias where label mass goes with the verdict"
     if summary.cut_thoughts:
         told += f"; {summary.cut_thoughts} thoughts closed at the limit (--think-tokens)"
     return told
@@ -312,7 +315,7 @@ def _interval_lines(summaries: Sequence[Summary]) -> list[str]:
     wrong = (
         f"interval of {one.metric}: {one.interval.warning}"
         for one in summaries
-        if one.interval.warning and not one.doubt and one.interval.warning != f"only {one.interval.units} documents"
+        if one.interval.warning and not one.doubt and one.interval.warning != f"only {one.documents} documents"
     )
     return list(dict.fromkeys([*based, *wrong]))
 

@@ -279,24 +279,6 @@ def _quick_reader(headers: Sequence[GGUFHeader]) -> Iterator[None]:
         gguf.GGUFReader = original  # type: ignore[misc]
 
 
-@contextmanager
-def _texts_from_bytes(header: GGUFHeader) -> Iterator[None]:
-    """Let transformers read the 100,000 texts of a header from bytes: slices of its map are made in numpy, slowly."""
-    try:
-        from transformers.integrations.gguf import reader
-    except ImportError:  # older ones read them by the package gguf
-        yield
-        return
-    original = reader._mapped
-    with header.path.open("rb") as stream:
-        data = stream.read(header.data_start)
-    reader._mapped = lambda *_: data  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        reader._mapped = original
-
-
 def read_gguf(
     files: Sequence[Path], model: Any, *, hashed: Callable[[Path], bool] = lambda file: True
 ) -> tuple[dict[str, torch.Tensor], dict[Path, str]]:
@@ -470,7 +452,7 @@ def gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
     Transformers would prefer files next to it, which may belong to another model; so it is linked into an empty
     directory.
     """
-    with tempfile.TemporaryDirectory() as empty, _texts_from_bytes(read_header(file)):
+    with tempfile.TemporaryDirectory() as empty:
         tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(
             empty, gguf_file=str(file.resolve()), local_files_only=True
         )
