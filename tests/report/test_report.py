@@ -27,8 +27,13 @@ from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Score
 
 
-def written(tmp_path, given, **options) -> Page:
-    return Page(RunPage(given, **options).write(tmp_path / "report.html").read_text(encoding="utf-8"))
+def written(tmp_path, given, kind=RunPage, **options) -> Page:
+    return Page(kind(given, **options).write(tmp_path / "report.html").read_text(encoding="utf-8"))
+
+
+def ablated(table):
+    """A page with another table of estimators than that of its run."""
+    return type("Ablated", (RunPage,), {"ablation": table})
 
 
 def hostile_rows():
@@ -152,7 +157,7 @@ def test_prompt_steps_signature_manifest_and_ablation_are_shown(tmp_path):
             },
         ),
         facts={"duration": "41 s", "seen": None},
-        ablation=Table(("", "spearman"), (("- Probs", ".502"),)),
+        kind=ablated(Table(("", "spearman"), (("- Probs", ".502"),))),
     )
     for text in ("Read <all> of it.", "Then rate.", "judge:nano@12ab|dtype:float32", "41 s", "- Probs", ".502"):
         assert text in page.text
@@ -241,7 +246,7 @@ def hostile_page(tmp_path) -> Page:
         facts={text: text for text in HOSTILE},
         human={"coherence": "scores.coherence"},
         rule=DocumentRule("doc_id"),
-        ablation=Table(("", HOSTILE[0]), tuple((text, text) for text in HOSTILE), HOSTILE),
+        kind=ablated(Table(("", HOSTILE[0]), tuple((text, text) for text in HOSTILE), HOSTILE)),
         title=HOSTILE[1],
     )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
 from geval_local.analysis.gates import NOT_WORSE
+from geval_local.analysis.tables import number
 from geval_local.cli.output.console import (
     DROPPED,
     FIGURE,
@@ -324,15 +325,11 @@ def _cells(summary: Summary) -> list[str]:
     return [
         summary.metric,
         f"{summary.scored}/{summary.rows}",
-        f"{_figure(summary.mean, 3)}{interval}",
-        _figure(summary.std, 2),
-        _figure(summary.label_mass, 3),
+        f"{number(summary.mean, 3)}{interval}",
+        number(summary.std, 2),
+        number(summary.label_mass, 3),
         "-" if math.isnan(summary.low_mass_share) else f"{summary.low_mass_share:.1%}",
     ]
-
-
-def _figure(value: float, digits: int) -> str:
-    return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _passed(summary: Summary) -> str:
@@ -501,10 +498,10 @@ def _show_answers(answers: Sequence[QuestionSummary]) -> None:
             answer.name,
             _told(answer),
             f"{answer.answered}/{answer.rows}",
-            _figure(answer.label_mass, 3),
-            _figure(answer.label_mass_min, 3),
+            number(answer.label_mass, 3),
+            number(answer.label_mass_min, 3),
             "-" if math.isnan(answer.low_mass_share) else f"{answer.low_mass_share:.1%}",
-            "-" if answer.spread is None else _figure(answer.spread, 3),
+            "-" if answer.spread is None else number(answer.spread, 3),
         )
         for answer in answers
     ]
@@ -519,7 +516,7 @@ def _told(answer: QuestionSummary) -> str:
         more = ", ..." if len(answer.chosen) > OPTIONS_SHOWN else ""
         told = ((str(value).lower() if value in (True, False) else value, count) for value, count in answer.chosen)
         return ", ".join(f"{value} {count}" for value, count in islice(told, OPTIONS_SHOWN)) + more
-    return f"mean {'probability' if answer.type == 'predicate' else 'level'} {_figure(answer.mean, 3)}"
+    return f"mean {'probability' if answer.type == 'predicate' else 'level'} {number(answer.mean, 3)}"
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------
