@@ -5,6 +5,8 @@ Charts read their figures from the records that the pages link to. A picture loo
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import sys
 from html import escape
@@ -152,6 +154,42 @@ def speed() -> str:
     return drawing.end()
 
 
+def cost() -> str:
+    """Draw what judges cost on a processor, by engine and dtype, and what matrix units change."""
+    lines = record("2026-11-29-cpu-cost.json").splitlines()[1:]
+    minutes: dict[str, dict[str, float]] = {}
+    for one in map(json.loads, lines):
+        engine = "vLLM" if one["engine"] == "vllm" else "default"
+        if one["seconds"] == one["seconds"]:  # NaN: the engine does not take this judge
+            minutes.setdefault(one["judge"], {})[f"{engine}, {one['dtype']}"] = one["seconds"] * 1000 / 60
+    bars = sum(map(len, minutes.values()))
+    with_units = re.findall(r"^(own engine|vLLM) +(\w+) +([\d.]+) s$", record("2026-11-29-engine-amx.txt"), re.M)
+    drawing = Drawing(720, 110 + 20 * (bars + len(with_units)) + 26 * len(minutes), "What a judge costs on two cores")
+    most = max(max(own.values()) for own in minutes.values())
+    drawing.text(20, 22, "Minutes for 1,000 rows without matrix units (AMD EPYC), on a logarithmic scale")
+    y = 34.0
+    for judge, own in minutes.items():
+        drawing.text(20, y + 16, judge)
+        y += 24
+        for name, taken in own.items():
+            width = 400 * math.log(taken / 0.01) / math.log(most / 0.01)
+            drawing.text(210, y + 12, name, kind="small", anchor="end")
+            drawing.bar(220, y + 1, width, 14, "other" if name.startswith("vLLM") else "ours")
+            drawing.text(228 + width, y + 12, f"{taken:.2g}" if taken < 100 else f"{taken:,.0f}", kind="small")
+            y += 20
+    y += 26
+    drawing.text(20, y, "Seconds for 48 prompts with matrix units (Xeon with AMX), SmolLM2-135M")
+    y += 10
+    for engine, dtype, taken in with_units:
+        drawing.text(
+            210, y + 12, f"{'default' if engine == 'own engine' else engine}, {dtype}", kind="small", anchor="end"
+        )
+        drawing.bar(220, y + 1, 24 * float(taken), 14, "ours" if engine == "own engine" else "other")
+        drawing.text(228 + 24 * float(taken), y + 12, taken, kind="small")
+        y += 20
+    return drawing.end()
+
+
 def prefixes() -> str:
     """Draw the trie of two documents with three outputs each."""
     drawing = Drawing(720, 250, "Prompts share their beginnings: each box is computed once")
@@ -211,7 +249,7 @@ def verbs() -> str:
     return drawing.end()
 
 
-DRAWN = {f"{one.__name__}.svg": one for one in (agreement, speed, prefixes, intervals, verbs)}
+DRAWN = {f"{one.__name__}.svg": one for one in (agreement, speed, cost, prefixes, intervals, verbs)}
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -196,26 +196,35 @@ def estimate(
     if len(ratings) > 2:
         own = {one: [item.system == one for item in items] for one in named}
         shifts = {one or ALL: dict(zip(ratings, fit_raters(table[:, own[one]]).added, strict=True)) for one in named}
-    found = {}
-    for one, rows in groups.items():
-        rated = {item.group for item in rows if math.isfinite(item.human) and math.isfinite(item.predicted)}
-        if (count := len(rated)) < 3:
-            raise DataError(
-                f"{one}: {count} documents have a rating and a score; an estimate needs three, an interval of use 20",
-                hint="Rate a random sample of the rows, the same column for all of them; `plan_ratings` draws one.",
-            )
-        found[one] = estimate_mean(rows, ends=ends, cut=cut, raters=shifts.get(one))
-    differences = {}
-    if not wins and couples:
-        tests = [estimate_difference(found[one], found[other]) for one, other in couples]
-        p = holm([own for _, own, _ in tests])
-        both = zip(couples, tests, p, strict=True)
-        differences = {f"{one} - {other}": (d, own, holms, wide) for (one, other), (d, own, wide), holms in both}
+    found = {one: _estimated(one, rows, ends, cut, shifts.get(one)) for one, rows in groups.items()}
+    apart = {} if wins else _differences(found, couples)
     parts = {}
     if fitted is not None and shifts:
         parts = variance_components(fitted, [item.group for item in items], [item.system for item in items])
     people = {} if fitted is None else dict(zip(ratings, fitted.own, strict=True))
-    return Estimates(str(run.path), name, what, run.documents.told, found, differences, people, parts, doubt, told)
+    return Estimates(str(run.path), name, what, run.documents.told, found, apart, people, parts, doubt, told)
+
+
+def _estimated(
+    system: str, rows: Sequence[ScoredItem], ends: Ends | None, cut: float | None, raters: Mapping[str, float] | None
+) -> Estimate:
+    """Estimate the mean of one system, or of one over another."""
+    rated = {item.group for item in rows if math.isfinite(item.human) and math.isfinite(item.predicted)}
+    if (count := len(rated)) < 3:
+        raise DataError(
+            f"{system}: {count} documents have a rating and a score; an estimate needs three, an interval of use 20",
+            hint="Rate a random sample of the rows, the same column for all of them; `plan_ratings` draws one.",
+        )
+    return estimate_mean(rows, ends=ends, cut=cut, raters=raters)
+
+
+def _differences(
+    found: Mapping[str, Estimate], couples: Sequence[tuple[str, str]]
+) -> dict[str, tuple[Interval, float, float, Interval | None]]:
+    """Estimate the differences of systems, with Holm's correction for their number."""
+    tests = [estimate_difference(found[one], found[other]) for one, other in couples]
+    both = zip(couples, tests, holm([own for _, own, _ in tests]), strict=True)
+    return {f"{one} - {other}": (d, own, holms, wide) for (one, other), (d, own, wide), holms in both}
 
 
 def _ends_and_cut(labels: Sequence[float], given: Floats, *, is_share: bool) -> tuple[Ends | None, float | None]:
