@@ -157,7 +157,7 @@ def stored_tensors(file: Path) -> dict[str, StoredTensor]:
     try:
         with safe_open(file, framework="numpy"), file.open("rb") as stream:  # it refuses any other file
             size = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(size))
+            header = json.loads(stream.read(size), object_pairs_hook=_each_once)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
         raise WeightsError(
             f"{file} is damaged or cut short: {error}", hint="Copy or download the file again, completely."
@@ -167,4 +167,13 @@ def stored_tensors(file: Path) -> dict[str, StoredTensor]:
     for name, record in header.items():
         start, end = record["data_offsets"]
         found[name] = StoredTensor(record["dtype"], tuple(record["shape"]), 8 + size + start, end - start)
+    return found
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object and refuse repeated names, of which every reader would silently keep the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"its header has {next(name for name in names if names.count(name) > 1)!r} twice")
     return found

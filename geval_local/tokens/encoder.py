@@ -8,15 +8,16 @@ sample may contain can match them.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import re
 import secrets
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -228,6 +229,26 @@ def _looks_around(pattern: str) -> bool:
 _CONTROL_LOOK = re.compile(r"<[|｜].*[|｜]>|</?(think|tool_call|tool_response|s|bos|eos|pad|unk)>|\[/?[A-Z_]+\]")
 
 
+#: Characters of a text behind which memory is given back: the library takes some 130 bytes for each of them, and the
+#: allocator would keep these for the next text.
+_LARGE = 1 << 18
+
+
+@cache
+def _trim() -> Callable[[int], object]:
+    try:
+        trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another allocator than that of glibc
+        return int
+    return trim
+
+
+def _give_back(texts: Sequence[str]) -> None:
+    """Give the memory back that texts have taken, if one of them is large."""
+    if max(map(len, texts), default=0) > _LARGE:
+        _trim()(0)
+
+
 class PromptEncoder:
     """Turns prompts into token ids for one tokenizer and prompt style."""
 
@@ -301,7 +322,10 @@ class PromptEncoder:
 
     def encode_texts(self, texts: Sequence[str]) -> list[TokenIds]:
         """Encode rendered texts (see `full_text`), behind `prefix_ids`."""
-        return self.shared_texts.encode(texts, np.asarray(self.prefix_ids, dtype=np.int32))
+        try:
+            return self.shared_texts.encode(texts, np.asarray(self.prefix_ids, dtype=np.int32))
+        finally:
+            _give_back(texts)
 
     def encode(self, prompts: Sequence[Prompt]) -> list[TokenIds]:
         """Encode prompts: ``encode_texts`` of their ``full_text``."""
@@ -313,6 +337,7 @@ class PromptEncoder:
             return text
         with encodable():
             offsets = self.backend.encode(text, add_special_tokens=False).offsets
+        _give_back([text])
         return text[: offsets[len(offsets) - count][0]] if count < len(offsets) else ""
 
     def decode(self, token_ids: Sequence[int]) -> str:

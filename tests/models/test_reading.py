@@ -51,6 +51,16 @@ def test_tensors_that_do_not_fill_a_file_one_behind_the_other_are_refused(tmp_pa
         stored_tensors(file)
 
 
+def test_a_tensor_that_is_named_twice_is_refused(tmp_path):
+    """Every reader of JSON would silently keep the last of them."""
+    one = '"a": {"dtype": "%s", "shape": [64], "data_offsets": [0, 64]}'
+    head = f"{{{one % 'U8'}, {one % 'I8'}}}".encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(head).to_bytes(8, "little") + head + bytes(64))
+    with pytest.raises(WeightsError, match=r"model\.safetensors is damaged or cut short: its header has 'a' twice"):
+        stored_tensors(file)
+
+
 def test_a_file_in_any_order_with_empty_tensors_is_read_and_hashed(tmp_path):
     file = write(tmp_path / "m.safetensors", [("z", 40, 64), ("none", 40, 40), ("a", 0, 40)])
     tensors, digests = read_safetensors([file])

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import random
+import resource
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -426,3 +430,23 @@ def test_tokens_are_decoded_with_control_tokens():
     encoder = PromptEncoder(tokenizer)
     assert encoder.decode(tokenizer.convert_tokens_to_ids(["7", "1"])) == "71"
     assert encoder.decode([1]) == "</s>"
+
+
+def resident() -> float:
+    """Bytes of memory of this process that are not swapped."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_large_texts_leave_no_memory_behind():
+    """Each takes some 130 MB while it is encoded; whether one text or seven, whole or cut."""
+    encoder = PromptEncoder(byte_tokenizer(chat=False))
+    rng = random.Random(1)
+    texts = ["".join(rng.choices("abcdefgh \n", k=1_000_000)) for _ in range(4)]
+    encoder.encode_texts(["A short one."])
+    before = resident()
+    for text in texts[:2]:
+        encoder.encode_texts([text])
+    encoder.encode_texts(texts)
+    encoder.drop_tokens(texts[0], 5)
+    assert resident() - before < 40e6
