@@ -359,7 +359,7 @@ def _read_notes(path: Path) -> dict[str, str]:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None if there is none that can be read."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None  # a pipe would wait
     except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
