@@ -17,7 +17,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.errors import ConfigurationError, DataError, OutputError, telling
 from geval_local.fields import nearest
 from geval_local.files import save_text
 from geval_local.io.ownership import checksummed, read_own_record
@@ -115,16 +115,14 @@ class Earlier:
 
 def claim(directory: Path) -> bool:
     """Make the directory of a new run; whether no other process was faster."""
-    try:
+    with (
+        telling(OutputError, f"cannot make {directory}", "Choose a place that you may write to."),
+        suppress(FileExistsError),
+    ):
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir()
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise OutputError(
-            f"cannot make {directory}: {error.strerror}", hint="Choose a place that you may write to."
-        ) from error
-    return True
+        return True
+    return False
 
 
 def remove_record(directory: Path) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from geval_local.analysis.contenders import Contender, ablations
 from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.results import read_rows
-from geval_local.errors import ConfigurationError, OutputError
+from geval_local.errors import ConfigurationError, OutputError, telling
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import ScoredMetric, is_own_result, manifest_path, read_manifest
@@ -62,10 +62,8 @@ class RatedJudges:
         for one in self.choices:
             entry_of(one)
         if self.directory is not None:
-            try:
+            with telling(OutputError, f"cannot use the directory {self.directory}"):
                 self.directory.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise OutputError(f"cannot use the directory {self.directory}: {error.strerror}") from error
 
     @property
     def fields(self) -> Mapping[str, str]:

@@ -19,7 +19,7 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ReadError
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ReadError, telling
 from geval_local.fields import field_value, nearest
 from geval_local.io.places import File, check_is_there, open_bytes, parquet_source, state_of
 from geval_local.io.text_files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_text
@@ -415,13 +415,9 @@ def read_rows(
         reader = partial(reader, quoting=quoting)
     if suffix in _ENCODED and encoding is not None:
         raise ConfigurationError(f"{path} is a file with an encoding of its own", hint="Leave `encoding` out.")
-    try:
-        if isinstance(path, Path):  # an address has just been asked for
+    if isinstance(path, Path):  # an address has just been asked for
+        with telling(DataError, f"cannot read {path}", "Check the file's permissions."):
             path.open("rb").close()
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror or error}", hint="Check the file's permissions."
-        ) from error
     return guarded(reader, path, encoding)
 
 

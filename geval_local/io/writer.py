@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Protocol, get_args
 
 import orjson
 
-from geval_local.errors import OutputError
+from geval_local.errors import OutputError, telling
 from geval_local.files import replacing
 from geval_local.io.columns import (
     EVERYTHING,
@@ -225,15 +225,11 @@ class ResultWriter:
         """
         given, path = path, cls.check(path)
         with ExitStack() as stack:
-            try:
+            hint = f"Choose a directory that you may write to, not {path.parent}."
+            with telling(OutputError, f"cannot write {given}", hint):
                 file = stack.enter_context(
                     replacing(path, private=private, mark=mark, before_replacing=before_replacing)
                 )
-            except OSError as error:
-                raise OutputError(
-                    f"cannot write {given}: {error.strerror}",
-                    hint=f"Choose a directory that you may write to, not {path.parent}.",
-                ) from error
             suffix = path.suffix.lower()
             if suffix == ".csv":
                 sink: Sink = CsvSink(file, metrics, columns, layout, style=csv_style)
@@ -279,10 +275,8 @@ class ResultWriter:
         if sample.error is not None and sample.row:
             columns.setdefault("row", sample.row)
         earlier = _take_earlier_results(columns, self._metrics, self._column)
-        try:
+        with self._telling():
             self._sink.write(ResultRow(columns, earlier, figures, sample.error is not None, sample.row))
-        except OSError as error:
-            raise self._failure(error) from error
 
     def __enter__(self) -> ResultWriter:
         return self
@@ -290,16 +284,12 @@ class ResultWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
+        with self._telling():
             self._file.__exit__(kind, error, traceback)
-        except OSError as problem:
-            raise self._failure(problem) from problem
 
-    def _failure(self, error: OSError) -> OutputError:
-        return OutputError(
-            f"cannot write {self.path}: {error.strerror or error}",
-            hint=f"Is the disk full? Make room in {self.path.parent} and run again; nothing was left under that name.",
-        )
+    def _telling(self) -> AbstractContextManager[None]:
+        hint = f"Is the disk full? Make room in {self.path.parent} and run again; nothing was left under that name."
+        return telling(OutputError, f"cannot write {self.path}", hint)
 
 
 def _take_earlier_results(columns: dict[str, Any], metrics: Sequence[str], place: str) -> dict[str, Any]:

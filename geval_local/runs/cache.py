@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geval_local.errors import OutputError
+from geval_local.errors import OutputError, telling
 from geval_local.files import home_directory, home_folder, network_disk
 from geval_local.runs.store import (
     connect,
@@ -161,13 +161,9 @@ class OutcomeCache:
 
     def size(self) -> tuple[int, int]:
         """Return the number of entries and of bytes on disk."""
-        try:
+        with telling(OutputError, f"cannot read {self.path}", "Set GEVAL_LOCAL_HOME to a directory of your own."):
             if not self.path.exists():
                 return 0, 0
-        except OSError as error:
-            raise OutputError(
-                f"cannot read {self.path}: {error.strerror}", hint="Set GEVAL_LOCAL_HOME to a directory of your own."
-            ) from error
         with plain_errors(self.path):
             asked = "SELECT (SELECT COUNT(*) FROM entries) + (SELECT COUNT(*) FROM thoughts)"
             entries = int(self._open().execute(asked).fetchone()[0])

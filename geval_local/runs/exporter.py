@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from geval_local.errors import OutputError
+from geval_local.errors import OutputError, telling
 from geval_local.io.ownership import check_own, file_sha256, owned
 from geval_local.io.result_manifest import (
     ResultManifest,
@@ -105,7 +105,7 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
             f"{output} was created or changed during this run",
             hint=f"Move it to another place and resume; the results are in {files[0]}.",
         )
-    try:
+    with telling(OutputError, f"cannot write {output}", f"The results are in {files[0]}; resume to try again."):
         if rows_path(files[0]).exists():  # first: while the former description is there, the former rows are ours
             check_own(rows_path(output), [*run.manifest.digests, *recorded_digests(output)])
             os.replace(rows_path(files[0]), rows_path(output))
@@ -113,10 +113,6 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
         check_manifest(output, overwrite=True)
         manifest_path(output).unlink(missing_ok=True)
         os.replace(files[0], output)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {output}: {error.strerror}", hint=f"The results are in {files[0]}; resume to try again."
-        ) from error
     return [output]
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from geval_local.errors import Cause, ErrorCode, OutputError, code_of
+from geval_local.errors import Cause, ErrorCode, OutputError, code_of, telling
 from geval_local.files import network_disk
 from geval_local.score import Outcome
 from geval_local.thinking import Ending, Thought
@@ -81,7 +81,11 @@ def connect(path: Path | None) -> sqlite3.Connection:
     see `Store.sync`.
     """
     if path is not None:
-        _make_private(path)
+        with suppress(OSError):  # which SQLite reports
+            # By name: opening and closing a database would release the locks of its other connections.
+            path.touch(0o600)
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o600)
     connection = sqlite3.connect(
         ":memory:" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
@@ -108,17 +112,6 @@ def thought_columns(thought: Thought) -> tuple[bytes, str, str]:
 def thought_of(tokens: bytes, text: str, ending: Ending) -> Thought:
     """Return the thought of three columns."""
     return Thought(tuple(np.frombuffer(tokens, "<i4").tolist()), text, ending)
-
-
-def _make_private(path: Path) -> None:
-    """Create the file for the user alone, or remove others' permissions; SQLite reports any errors."""
-    with suppress(OSError):
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
-            # By name: opening and closing a database would release the locks of its other connections.
-            if path.stat().st_mode & 0o077:
-                path.chmod(0o600)
 
 
 @contextmanager
@@ -334,13 +327,9 @@ class Store:
         self._synced = time.monotonic()
         log = self.path.with_name(f"{self.path.name}-wal")
         if log.exists():
-            try:
-                with log.open("r+b", buffering=0) as file:
-                    os.fsync(file.fileno())
-            except OSError as error:
-                raise OutputError(
-                    f"{log}: {error.strerror}", hint="Make room on that disk and resume; what was committed is kept."
-                ) from error
+            hint = "Make room on that disk and resume; what was committed is kept."
+            with telling(OutputError, str(log), hint), log.open("r+b", buffering=0) as file:
+                os.fsync(file.fileno())
 
     def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
         """Read the outcomes of rows `first` up to, but not including, `stop`: ``{row: outcome}``."""
