@@ -68,7 +68,7 @@ def main() -> None:
     options = parser.parse_args()
 
     directory, rows, documents, metric = prepare(options)
-    plan = PairPlan() if options.budget is None else PairPlan(rule="budget", budget=options.budget)
+    plan = PairPlan() if options.budget is None else PairPlan(budget=options.budget)
     compared = "pairs" if options.budget is None else f"pairs-{options.budget}"
     judge = Judge.load(options.judge, style=options.style)
 

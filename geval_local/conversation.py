@@ -250,14 +250,6 @@ def read_turns(column: str, messages: Sequence[Any], where: str) -> list[Turn]:
     return turns
 
 
-def turns_of(column: str, messages: Sequence[Any], where: str) -> list[Turn]:
-    """Read all messages; an error names the first that a judge cannot see whole."""
-    turns = read_turns(column, messages, where)
-    if (lost := next((turn.lost for turn in turns if turn.lost is not None), None)) is not None:
-        raise lost
-    return turns
-
-
 def offered_by(row: Mapping[str, Any], where: str, *, answer: Any = None) -> dict[str, Any]:
     """Return the fields that the conversation of a row offers, without those that it lacks.
 
@@ -269,7 +261,9 @@ def offered_by(row: Mapping[str, Any], where: str, *, answer: Any = None) -> dic
         before = [own["history"]] if isinstance(own.get("history"), str) else []
         said = f"{row.get(SPEAKER) or 'Assistant'}: {own.get('output', '')}"
         return {**own, "conversation": "\n\n".join([*before, said])} if own else {}
-    turns = turns_of(*found, where)
+    turns = read_turns(*found, where)
+    if (lost := next((turn.lost for turn in turns if turn.lost is not None), None)) is not None:
+        raise lost
     answers = [place for place, turn in enumerate(turns) if turn.role == "assistant"]
     wanted = row.get(TURN)
     if isinstance(wanted, str) and wanted.isdecimal():  # in a CSV cell

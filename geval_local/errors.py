@@ -231,6 +231,15 @@ class Interrupted(KeyboardInterrupt):
         self.directory = directory
 
 
+@contextmanager
+def telling(kind: type[GevalError], what: str, hint: str | None = None) -> Iterator[None]:
+    """Turn an error of the operating system into one of this package, which says what failed: ``cannot write FILE``."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or first_line(error)}", hint=hint) from error
+
+
 def first_line(error: BaseException) -> str:
     """Return the first non-blank line of an error's text, or else the error's type."""
     text = error.text if isinstance(error, GevalError) else str(error)

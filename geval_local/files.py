@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from geval_local.errors import ConfigurationError, DataError, OutputError, nearest
+from geval_local.errors import ConfigurationError, DataError, OutputError, nearest, telling
 
 logger = logging.getLogger("geval_local")
 
@@ -161,13 +161,9 @@ def write_atomically(path: Path, text: str, *, private: bool, mark: str | None =
 
 def save_text(path: Path, text: str) -> None:
     """Write a text atomically to a file that the user named; follow links."""
-    try:
+    hint = f"Make room, or choose a directory that you may write to, not {path.parent}."
+    with telling(OutputError, f"cannot write {path}", hint):
         write_atomically(path.resolve(), text, private=False)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror or error}",
-            hint=f"Make room, or choose a directory that you may write to, not {path.parent}.",
-        ) from error
 
 
 #: A file name may have 255 bytes; a name of this length has room for prefixes and suffixes.

@@ -14,7 +14,7 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import nearest
 from geval_local.figures import FIGURES, Kind
 from geval_local.io.columns import EVERYTHING, figures_in
-from geval_local.io.input_checks import ROWS_CHECKED, check_rows, load_metrics
+from geval_local.io.input_checks import ROWS_CHECKED, check_rows, instead_of, load_metrics
 from geval_local.io.samples import Sample
 from geval_local.judge.scorer import OnProgress, in_thread
 from geval_local.metric import Metric
@@ -37,31 +37,14 @@ def _collected(frame: Any) -> nw.DataFrame[Any]:
         return found.collect()
     if isinstance(found, nw.DataFrame):
         return found
-    if _is_dataset(frame):
-        kind = type(frame).__name__
-        if isinstance(frame, Mapping):
-            raise TypeError(f"a {kind} holds several datasets: choose one, {_split(frame)}")
-        if not hasattr(frame, "__len__"):
-            raise TypeError(f"an {kind} is read row by row: judge.score_many(metric, dataset) scores it")
+    if _is_dataset(frame) and hasattr(frame, "__len__") and not isinstance(frame, Mapping):
         frame = frame.with_format("arrow")[:]
     if hasattr(frame, "__arrow_c_stream__"):
         return nw.from_arrow(frame, backend="pyarrow")
     raise TypeError(
-        f"a frame is expected (pandas, polars, Arrow, duckdb, datasets), not {type(frame).__name__}; {_instead(frame)}"
+        f"a frame is expected (pandas, polars, Arrow, duckdb, datasets), not {type(frame).__name__}; "
+        f"{instead_of(frame)}"
     )
-
-
-def _instead(data: object) -> str:
-    """Say what takes data that is no frame."""
-    if isinstance(data, str | os.PathLike):
-        return "score_file(path, metrics, judge) scores a file"
-    if isinstance(data, Mapping):
-        return "make a frame of columns: pandas.DataFrame(data)"
-    return "judge.score_many(metric, rows) scores an iterable of dictionaries"
-
-
-def _split(datasets: Mapping[Any, Any]) -> str:
-    return " or ".join(f"data[{name!r}]" for name in datasets) or "data['test']"
 
 
 def _is_dataset(frame: object) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
@@ -282,7 +282,9 @@ class Documents:
         self._systems: _Column | None = None
         self._answer: _Column | None = None
         self._rows = 0
-        self._counter = _Counter()
+        # The column's numbers, one whenever what the rows are about changes; None if it holds anything else.
+        self._order: array[int] | None = array("q")
+        self._about: tuple[int, ...] = ()
         self._settled: tuple[int, DocumentCounts, Codes] | None = None
 
     @classmethod
@@ -307,9 +309,14 @@ class Documents:
             self._systems.add(next((str(one) for one in known if one not in (None, "")), None))
         if self._answer is not None:
             self._answer.add(self._rule.value(row, self._rule.answer))
-        if self._by is not None:
-            others = tuple(column.hashes[-1] for name, column in self._columns.items() if name != self._by)
-            self._counter.add(row.get(self._by), others)
+        if self._by is not None and self._order is not None:
+            about = tuple(column.hashes[-1] for name, column in self._columns.items() if name != self._by)
+            if about != self._about:
+                self._about = about
+                try:
+                    self._order.append(int(str(row.get(self._by))))
+                except (ValueError, OverflowError):
+                    self._order = None
         self._rows += 1
         return self._rows - 1
 
@@ -381,6 +388,13 @@ class Documents:
         )
         return (counts, codes if counts.is_grouped else alone)
 
+    @property
+    def _counts_within(self) -> bool:
+        """Whether a column counts 1, 2, 3 within documents that nothing else names, and begins again with the next."""
+        order = [] if self._order is None else self._order.tolist()
+        follows = all(number in (order[0], before + 1) for before, number in pairwise(order))
+        return follows and order[0] in order[1:] if order else False
+
     def _repeats(self, item: Sequence[str]) -> int:
         """Count rows whose texts, and system, are those of an earlier row."""
         if self._answer is None or self._systems is None:
@@ -422,7 +436,7 @@ class Documents:
         if by_item == 1:  # all rows are about one item, and only names can part them
             return ([by], "") if 1 < by_name < rows else (item, "")
         if by_name < by_item:
-            if not self._counter.counts_within:
+            if not self._counts_within:
                 return [by], ""
             return item, f"{by} counts within documents: it has {by_name} values for {by_item} of {same}"
         if by_name == by_item < rows:
@@ -430,39 +444,6 @@ class Documents:
         if by == ID_FIELD or by_item == rows:
             return item, ""
         return item, f"{by} differs in rows with the same {same}"
-
-
-class _Counter:
-    """Whether a column counts 1, 2, 3 within documents that nothing else names, and begins again with the next one."""
-
-    def __init__(self) -> None:
-        self._is_one, self._resets = True, 0
-        self._first: int | None = None
-        self._last: int | None = None
-        self._about: tuple[int, ...] = ()
-
-    def add(self, value: Any, about: tuple[int, ...]) -> None:
-        """Add a row's value, with the hashes of what the row is about."""
-        if not self._is_one or about == self._about:
-            return
-        self._about = about
-        try:
-            number = int(str(value))
-        except ValueError:
-            self._is_one = False
-            return
-        if self._first is None or self._last is None:
-            self._first = number
-        elif number == self._first:
-            self._resets += 1
-        elif number != self._last + 1:
-            self._is_one = False
-        self._last = number
-
-    @property
-    def counts_within(self) -> bool:
-        """Whether it does so."""
-        return self._is_one and self._resets > 0
 
 
 def _mixed(codes: Codes) -> Codes:

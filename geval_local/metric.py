@@ -163,11 +163,11 @@ class Metric(BaseModel):
     def _check(self) -> Metric:
         problems = [
             InitErrorDetails(
-                type=PydanticCustomError("metric", "{text}", {"text": text, "quote": quote}),
+                type=PydanticCustomError("metric", "{text}", {"text": text}),
                 loc=path,
                 input=getattr(self, str(path[0])),
             )
-            for path, text, quote in find_problems(dict(self))
+            for path, text in find_problems(dict(self))
         ]
         if problems:
             raise ValidationError.from_exception_data(type(self).__name__, problems)

@@ -7,16 +7,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ValidationError
-from ruamel.yaml.nodes import Node
+from pydantic import BaseModel
 
 from geval_local.errors import MetricError
 from geval_local.examples import HEADING, ONE, REASON, SAMPLE_HEADING, find_example_problems
 from geval_local.fields import PLACEHOLDER, is_unicode, nearest, placeholder_field, split_cue
-from geval_local.scale import Scale
-from geval_local.yaml_model import MOST_PROBLEMS, parse_file, problem_in_words, read_file
+from geval_local.scale import Scale, number_in
+from geval_local.yaml_model import parse_file, read_file, validate
 from geval_local.yaml_text import line_of
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -135,98 +134,44 @@ def preset_names() -> list[str]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-class Problem(NamedTuple):
-    """One inconsistency between the parts of a metric."""
-
-    #: The key, and the key or index within its value.
-    path: tuple[str | int, ...]
-    #: The problem in words.
-    text: str
-    #: The faulty text itself, if it is part of a longer one.
-    quote: str = ""
-
-
-#: Valid values of the required keys.
-_STAND_INS = {"name": "name", "criteria": "criteria", "scale": "1-5"}
-#: Key -> the other keys that its consistency checks need; if one of them is malformed, the checks are skipped.
-_BASES = {
-    "criteria": ("template",),
-    "template": ("fields",),
-    "shorten": ("fields",),
-    "threshold": ("scale",),
-    "rubric": ("scale",),
-    "examples": ("fields", "scale", "template", "pair"),
-    "pair": ("fields", "scale"),
-    "scale": ("pair",),
-    "frame": ("template",),
-}
-
-
 def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
     """Read YAML text into a metric class; arguments and errors as for `Metric.from_yaml`."""
     data, node = parse_file(text, origin, "a metric is a mapping of keys such as name, criteria and scale", MetricError)
-    try:
-        return model.model_validate(data)
-    except (RecursionError, OverflowError) as error:
-        raise MetricError(f"{origin}: a value is nested too deeply, refers to itself, or is too large") from error
-    except ValidationError as error:
-        problems = _all_problems(model, data, error.errors())
-        told = sorted((_line_of(one, text, node), problem_in_words(one, model)[0]) for one in problems[:MOST_PROBLEMS])
-        message = "\n".join(f"{origin}, line {line}: {problem}" for line, problem in told)
-        if len(problems) > MOST_PROBLEMS:
-            message += f"\nand {len(problems) - MOST_PROBLEMS:,} more problems"
-        raise MetricError(
-            message.encode("utf-8", "backslashreplace").decode(), hint=f"Known keys: {', '.join(model.model_fields)}."
-        ) from error
-
-
-def _all_problems(model: type[BaseModel], data: Mapping[Any, Any], found: list[Any]) -> list[Any]:
-    """Add the problems between well-formed keys; malformed keys get a stand-in, or are left out."""
-    failed = {one["loc"][0] for one in found if one["loc"]}
-    rest = {key: value for key, value in data.items() if key in model.model_fields and key not in failed}
-    try:
-        model.model_validate(_STAND_INS | rest)
-    except ValidationError as error:
-        for one in error.errors():
-            key = str(one["loc"][0])
-            found += [one] if failed.isdisjoint((key, *_BASES.get(key, ()))) else []
-    return found
-
-
-def _line_of(problem: Mapping[str, Any], text: str, node: Node | None) -> int:
-    """Find the line of a problem: that of its key, or of the text that it quotes."""
-    line, quote = line_of(node, problem["loc"]), problem.get("ctx", {}).get("quote", "")
-    return next((at for at, one in enumerate(text.splitlines(), start=1) if at >= line and quote in one), line)
+    hint = f"Known keys: {', '.join(model.model_fields)}."
+    return validate(model, data, lambda place: f"{origin}, line {line_of(node, place)}", MetricError, hint)  # type: ignore[no-any-return]
 
 
 # --- consistency ------------------------------------------------------------------------------------------------------
+
+
+#: One inconsistency: the key, and the key or index within its value; and the problem in words.
+Problem: TypeAlias = tuple[tuple[str | int, ...], str]
 
 
 def find_problems(parts: Mapping[str, Any]) -> Iterator[Problem]:
     """Find all inconsistencies between the parts of a metric."""
     for key, value in parts.items():
         if not is_unicode(_plain(value)):
-            yield Problem((key,), "holds half a surrogate pair, which is not text")
+            yield (key,), "holds half a surrogate pair, which is not text"
     name, fields = parts["name"], list(parts["fields"])
     if not _NAME.fullmatch(name):
         shown = name if len(name) < 80 else name[:77] + "..."
-        yield Problem(("name",), f"name {shown!r} may hold letters, digits, '_', '-', '.' and '/' between parts")
+        yield ("name",), f"name {shown!r} may hold letters, digits, '_', '-', '.' and '/' between parts"
     elif len(name) > MAX_NAME:
-        yield Problem(("name",), f"has {len(name)} characters, at most {MAX_NAME} are possible")
+        yield ("name",), f"has {len(name)} characters, at most {MAX_NAME} are possible"
     if parts["template"] is None and not parts["criteria"]:
-        yield Problem(("criteria",), "must not be empty")
+        yield ("criteria",), "must not be empty"
     for key in parts["frame"]:
         if key not in FRAME:
-            yield Problem(("frame", key), f"unknown key {key!r}{nearest(key, FRAME)}; known: {', '.join(FRAME)}")
+            yield ("frame", key), f"unknown key {key!r}{nearest(key, FRAME)}; known: {', '.join(FRAME)}"
     if parts["frame"] and parts["template"] is not None:
-        yield Problem(("frame",), "a template has no frame: it is used verbatim")
+        yield ("frame",), "a template has no frame: it is used verbatim"
     for place, step in enumerate(parts["steps"] or ()):
         if not step:
-            yield Problem(("steps", place), "a step is empty")
+            yield ("steps", place), "a step is empty"
     yield from _field_problems(fields, parts["shorten"], parts["template"])
     yield from _scale_problems(parts["scale"], parts["threshold"], parts["rubric"] or ())
-    for path, text in find_example_problems(parts):
-        yield Problem(path, text)
+    yield from find_example_problems(parts)
     if parts["pair"] is not None:
         yield from _pair_problems(parts["pair"], fields, parts["scale"])
 
@@ -242,49 +187,49 @@ def _plain(value: Any) -> Any:
 def _pair_problems(pair: tuple[str, str], fields: Sequence[str], scale: Scale) -> Iterator[Problem]:
     first, second = pair
     if first == second:
-        yield Problem(("pair",), f"{first!r} cannot be compared with itself")
+        yield ("pair",), f"{first!r} cannot be compared with itself"
     for name in (first, second):
         if name not in fields:
-            yield Problem(("pair",), f"{name!r} is not one of the fields {', '.join(fields)}{nearest(name, fields)}")
+            yield ("pair",), f"{name!r} is not one of the fields {', '.join(fields)}{nearest(name, fields)}"
     high, low, *rest = scale.values
     if high <= low or any(value != (high + low) / 2 for value in rest):
         told = "of a pair: first label above the second, others in the middle: A: 1, B: 0, tie: .5"
-        yield Problem(("scale",), told)
+        yield ("scale",), told
 
 
 def _field_problems(fields: Sequence[str], shorten: str | None, template: str | None) -> Iterator[Problem]:
     if not fields:
-        yield Problem(("fields",), "a metric needs at least one field")
+        yield ("fields",), "a metric needs at least one field"
         return
     if shorten is not None and shorten not in fields:
         told = f"{shorten!r} is not one of the fields {', '.join(fields)}{nearest(shorten, fields)}"
-        yield Problem(("shorten",), told)
+        yield ("shorten",), told
     if template is None:
         return
     if not template.strip():
-        yield Problem(("template",), "is empty")
+        yield ("template",), "is empty"
         return
     body, cue = split_cue(template)
     for text, name in dict.fromkeys((match[0], match[1]) for match in _ANY_PLACEHOLDER.finditer(template)):
         if placeholder_field(name, fields) not in fields or PLACEHOLDER.fullmatch(text) is None:
             told = f"the placeholder {text} names none of the fields {', '.join(fields)}{nearest(name, fields)}"
-            yield Problem(("template",), told, text)
+            yield ("template",), told
     if not {placeholder_field(match[1], fields) for match in PLACEHOLDER.finditer(body)} & set(fields):
         told = f"holds no placeholder of a field, such as {{{{{fields[0]}}}}}: every row would score alike"
-        yield Problem(("template",), told)
+        yield ("template",), told
     if PLACEHOLDER.search(cue):
         told = "its last line is the form's cue, such as '- Coherence:', and holds a placeholder"
-        yield Problem(("template",), told, cue.strip())
+        yield ("template",), told
 
 
 def _scale_problems(scale: Scale, threshold: float | None, rubric: Iterable[str]) -> Iterator[Problem]:
     if threshold is not None and not scale.low <= threshold <= scale.high:
-        yield Problem(("threshold",), f"{threshold:g} is outside the scale {_shown(scale)}")
+        yield ("threshold",), f"{threshold:g} is outside the scale {_shown(scale)}"
     for band in rubric:
         if not _is_band(band, scale):
             told = f"is not a label of the scale {_shown(scale)}, nor a band of its labels such as "
             told += f"{scale.labels[0]}-{scale.labels[-1]}{nearest(band, scale.labels)}"
-            yield Problem(("rubric", band), told)
+            yield ("rubric", band), told
 
 
 def _shown(scale: Scale) -> str:
@@ -295,7 +240,7 @@ def _is_band(text: str, scale: Scale) -> bool:
     """Whether a key of a rubric is a label, a value, a range of labels or a list of labels."""
     labels = {label.casefold() for label in scale.labels}
     text = text.strip()
-    if text.casefold() in labels or _number(text) in scale.values:
+    if text.casefold() in labels or number_in(text) in scale.values:
         return True
     if match := _BAND.fullmatch(text):
         low, high = float(match[1]), float(match[2])
@@ -306,10 +251,3 @@ def _is_band(text: str, scale: Scale) -> bool:
     # Labels may contain the sign that separates the ends of a band.
     cuts = [(text[: match.start()], text[match.end() :]) for match in re.finditer(r"\s*(?:-|–|\.\.| to )\s*", text)]
     return any(low.casefold() in labels and high.casefold() in labels for low, high in cuts)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

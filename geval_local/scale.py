@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +115,7 @@ class Scale:
     @property
     def is_numeric(self) -> bool:
         """Whether every label is written as its own value."""
-        return all(_same_number(label, value) for label, value in zip(self.labels, self.values, strict=True))
+        return all(number_in(label) == value for label, value in zip(self.labels, self.values, strict=True))
 
     @property
     def text(self) -> str:
@@ -166,11 +166,12 @@ class Scale:
         return (value - self.low) / (self.high - self.low)
 
 
-def _same_number(label: str, value: float) -> bool:
+def number_in(value: Any) -> float | None:
+    """Return the number that a value is, or that a text says; None if it is none."""
     try:
-        return float(label) == value
-    except ValueError:
-        return False
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 # --- written forms ---------------------------------------------------------------------------------------------------

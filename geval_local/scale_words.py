@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from geval_local.scale import Scale
+from geval_local.scale import Scale, number_in
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
@@ -88,7 +88,7 @@ def other_scale(text: str, scale: Scale, *, strictly: bool = False) -> str | Non
 
 
 def _mentions(text: str, scale: Scale, *, strictly: bool) -> Iterator[str]:
-    numeric = all(_is_number(label) for label in scale.labels)
+    numeric = all(number_in(label) is not None for label in scale.labels)
     ends = {scale.low, scale.high}
 
     def is_foreign(low: str, high: str, *, whole: bool) -> bool:
@@ -130,11 +130,3 @@ def scale_doubts(metric: Metric) -> list[str]:
         for part, text in parts
         if (found := other_scale(text, metric.scale)) is not None
     ]
-
-
-def _is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True

@@ -99,6 +99,8 @@ class Summary(_Figures):
     #: Mean score on the metric's own scale, NaN if no row was scored, with its 95 % interval over documents. It is
     #: computed also where the judge does not answer: show `shown`.
     interval: Interval
+    #: Documents of the scored rows. Where they have different numbers of rows, the interval's units are fewer.
+    documents: int
     #: Which rows are one document, and what documents are, in the plural.
     grouping: str
     noun: str
@@ -127,10 +129,11 @@ class Summary(_Figures):
     @property
     def based_on(self) -> str:
         """Say what the interval is for, which rows count as one document, and whether there are few."""
-        units = self.interval.units
-        told = f"for other {self.noun} like these {units:,} ({self.grouping})" if units else f"none ({self.grouping})"
-        few = FEW_UNITS > units > 1 and not math.isnan(self.interval.low)
-        return f"{told}; {units} are few: the interval is wide for that reason" if few else told
+        count, told = self.documents, f"none ({self.grouping})"
+        if self.interval.units:
+            told = f"for other {self.noun} like these {count:,} ({self.grouping})"
+        few = FEW_UNITS > count > 1 and not math.isnan(self.interval.low)
+        return f"{told}; {count} are few: the interval is wide for that reason" if few else told
 
     @property
     def shown(self) -> Interval:
@@ -169,7 +172,7 @@ class Summary(_Figures):
             "mean": _finite(self.mean),
             "interval": None if math.isnan(self.low) else [self.low, self.high],
             "standard_error": _finite(self.shown.error),
-            "documents": self.interval.units,
+            "documents": self.documents,
             "grouping": self.grouping,
             "warning": self.shown.warning or None,
             "std": _finite(self.std),
@@ -319,6 +322,7 @@ class Tally(_Counts):
             metric=self.name,
             scored=len(values),
             interval=mean_interval(values, groups, ends=self._ends) if len(values) else Interval(math.nan),
+            documents=len(values) if groups is None else np.unique(groups).size,
             grouping=documents.counts.told,
             noun=documents.counts.noun,
             std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from types import UnionType
@@ -74,7 +74,8 @@ def validate(
         hints = dict.fromkeys(remedy for *_, remedy in told if remedy) or dict.fromkeys([hint] if hint else [])
         if len(found) > MOST_PROBLEMS:
             lines[f"and {len(found) - MOST_PROBLEMS:,} more problems"] = None
-        raise error("\n".join(lines), hint="\n".join(hints) or None) from problem
+        message = "\n".join(lines).encode("utf-8", "backslashreplace").decode()
+        raise error(message, hint="\n".join(hints) or None) from problem
     except (RecursionError, OverflowError) as problem:
         raise error(f"{where(())}: a value is nested too deeply, refers to itself, or is too large") from problem
 
@@ -104,7 +105,10 @@ def problem_in_words(problem: Mapping[str, Any], model: Any) -> tuple[str, str |
     place = _place(problem, model)
     where = ".".join(map(str, place))
     if problem["type"] == "extra_forbidden":
-        keys = keys_at(model, place[:-1])
+        kind = model
+        for part in place[:-1]:
+            kind = _inner(kind, part)
+        keys = list(dict.fromkeys(name for one in _models(kind) for name in one.model_fields))
         inside = f" of {'.'.join(map(str, place[:-1]))}" if len(place) > 1 else ""
         return f"unknown key {where!r}{nearest(str(place[-1]), keys)}", f"Known keys{inside}: {', '.join(keys)}."
     if problem["type"] == "missing":
@@ -124,14 +128,6 @@ def problems_in_words(error: ValidationError, model: Any) -> tuple[list[str], st
     """Write all problems as sentences, with a remedy if there is one."""
     told = [problem_in_words(one, model) for one in error.errors()]
     return [text for text, _ in told], "\n".join(dict.fromkeys(hint for _, hint in told if hint)) or None
-
-
-def keys_at(model: Any, place: Sequence[int | str]) -> list[str]:
-    """List the keys that a model allows at a place in its data; empty if it allows any, or none."""
-    kind: Any = model
-    for part in place:
-        kind = _inner(kind, part)
-    return list(dict.fromkeys(name for one in _models(kind) for name in one.model_fields))
 
 
 def _inner(kind: Any, part: int | str) -> Any:

@@ -12,17 +12,13 @@ from warnings import catch_warnings, simplefilter
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import Event
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from ruamel.yaml.parser import Parser
 from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
 MAX_CHARACTERS = 1_000_000
 #: Most values in a document, counting an alias at each use.
 MAX_VALUES = 100_000
-#: Most keys and values in the text. Composing takes about 50 us for each, so this limits it to a second.
-MAX_WRITTEN = 20_000
 #: Most levels of nesting; parsing time grows with the square of the depth.
 MAX_DEPTH = 64
 #: Wide enough that no line is folded; users may wrap lines when they edit the file.
@@ -43,27 +39,12 @@ class _Resolver(VersionedResolver):
         return self.DEFAULT_SCALAR_TAG if str(tag) in _READ_AS_TEXT else tag
 
 
-class _Parser(Parser):
-    """A parser that stops at a document that is too long, before the rest is composed."""
-
-    _written = 0
-
-    def get_event(self) -> Event:
-        self._written += 1
-        if self._written > MAX_WRITTEN:
-            line = self.current_event.start_mark.line + 1 if self.current_event is not None else 1
-            raise YAMLError(f"line {line}: more than the {MAX_WRITTEN:,} keys and values that are read")
-        event: Event = super().get_event()
-        return event
-
-
 def load_yaml(text: str) -> tuple[Any, Node | None]:
     """Parse a YAML document."""
     if len(text) > MAX_CHARACTERS:
         raise YAMLError(f"{len(text):,} characters, more than the {MAX_CHARACTERS:,} that are read")
     yaml = YAML(typ="safe", pure=True)
     yaml.Resolver = _Resolver
-    yaml.Parser = _Parser
     yaml.max_depth = MAX_DEPTH
     try:
         with catch_warnings():

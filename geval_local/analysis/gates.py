@@ -346,7 +346,7 @@ def _held(gates: Sequence[Gate], summary: Summary, place: Slice | None) -> Itera
     own = [replace(gate, value=value) for gate in gates if gate.by == column]
     shown = summary if place is None else place.summary
     scored = Gate(SCORED, metric=summary.metric, by=column, value=value)
-    counts = (shown.scored, shown.interval.units)
+    counts = (shown.scored, shown.documents)
     if shown.rows and not shown.scored:
         yield GateOutcome(scored, "failed", _why(shown.rows, "a score", shown.reasons), math.nan, *counts)
         return

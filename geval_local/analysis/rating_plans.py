@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import Unpack
 
+from geval_local.analysis.differences import document_means
 from geval_local.analysis.estimates import estimate
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
 from geval_local.analysis.results import KEY, Reading, ResultsGiven, ScoredRun, blind_keys
@@ -147,7 +148,7 @@ def plan_ratings(
     for place in scored:
         by_system[items[place].system] |= {items[place].group} if there[place] else set()
     if min(map(len, by_system.values())) > 2:
-        pilot = estimate(results, human, raters=raters, metric=metric, **reading).estimates.values()
+        pilot = estimate(run, human, raters=raters, metric=metric).estimates.values()
         spreads, source = _by_pilot([*pilot]), f"as the ratings of {len(rated)} documents lead to expect"
     total = len(means)
     counts = sorted({*(count for count in SHOWN if count < total), documents + len(rated)})
@@ -178,13 +179,8 @@ def _half(count: int, total: int, spread: float, agreement: float) -> float:
 
 def _by_scores(items: Sequence[ScoredItem]) -> dict[str, tuple[float, float]]:
     """Assume that ratings spread like the judge's scores, for several correlations of both."""
-    cells: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for item in items:
-        cells[item.system, item.group].append(item.predicted)
-    by_system: dict[str, list[float]] = defaultdict(list)
-    for (system, _), own in cells.items():
-        by_system[system].append(float(np.mean(own)))
-    spreads = [float(np.var(own, ddof=1)) for own in by_system.values() if len(own) > 1]
+    means = document_means(items).values()
+    spreads = [float(np.var(list(own.values()), ddof=1)) for own in means if len(own) > 1]
     spread = math.sqrt(float(np.mean(spreads))) if spreads else math.nan
     named = {f"a judge of r = {one:g}": (spread, one) for one in AGREEMENTS}
     return {"without the judge": (spread, 0.0)} | named

@@ -43,13 +43,13 @@ from geval_local.evaluation.history import (
 from geval_local.evaluation.model import Baseline, GateSpec, SliceGateSpec
 from geval_local.fields import nearest
 from geval_local.files import expanded
-from geval_local.io.input_checks import check_distinct
+from geval_local.io.input_checks import check_distinct, check_input
 from geval_local.io.input_files import read_input
 from geval_local.io.ownership import check_replaceable
 from geval_local.io.places import File
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, labels_of
-from geval_local.options import JudgeOptions, RunOptions
+from geval_local.options import JudgeOptions
 from geval_local.report.overview import facts
 from geval_local.report.page import PAGE, check_target
 from geval_local.report.run_page import RunPage
@@ -59,7 +59,7 @@ from geval_local.runs.directory import check_configuration, look_at, result_file
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import RunManifest
 from geval_local.runs.own_files import is_held
-from geval_local.runs.run_file import check_file, score_file, wanted_run
+from geval_local.runs.run_file import score_file, wanted_run
 from geval_local.runs.target import check_csv, find_target
 from geval_local.slices import find_slicings
 
@@ -326,8 +326,10 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     shared = _gates(file, ("gates",), settings.gates, metrics, labels, problems)
     for name, one in settings.data.items():
         with problems.at("data", name):
-            check_file(file.data_file(one.file), metrics, settings.run_options(name))
-            _check_slices(file.data_file(one.file), settings.run_options(name))
+            path, options = file.data_file(one.file), settings.run_options(name)
+            check_input(path, metrics, options)
+            if options.by:  # columns that make no slices are refused
+                find_slicings((sample.fields for sample in read_input([path], options)), options.by, options.fields)
     commit = commit_of(file.path.parent)
     directory = _directory(file, metrics, judges, problems, commit, overwrite=overwrite)
     data = []
@@ -356,12 +358,6 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
     problems.check()
     is_new = has_placeholder(settings.outputs) and not directory.exists()
     return Plan(file, metrics, judges, data, commit, is_new)
-
-
-def _check_slices(path: File, options: RunOptions) -> None:
-    """Refuse columns that make no slices, before a judge is loaded."""
-    if options.by:
-        find_slicings((sample.fields for sample in read_input([path], options)), options.by, options.fields)
 
 
 def _directory(
@@ -590,9 +586,6 @@ def _result_of(result: RunResult) -> Path:
 def _write_page(run: DataRun, result: RunResult, found: Sequence[GateOutcome]) -> Path:
     """Write the report of a data file's run, with the outcome of its gates."""
     assert run.page is not None
-    results = result.target.results
-    if results is None:
-        raise ConfigurationError("a run without results has no report")
     scored = ScoredRun(_result_of(result))
     given = [one for one in found if one.gate.told]
     held = sum(one.verdict == "holds" for one in given)

@@ -172,7 +172,7 @@ def _mark(title: str) -> str:
 def _figures(summary: Summary) -> tuple[str, str, str]:
     ends = "" if math.isnan(summary.low) else f" [{summary.low:.2f}, {summary.high:.2f}]"
     mean = "-" if math.isnan(summary.mean) else f"{summary.mean:.3f}{ends}"
-    return f"{summary.scored} of {summary.rows}", str(summary.interval.units), mean
+    return f"{summary.scored} of {summary.rows}", str(summary.documents), mean
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -9,17 +9,18 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.errors import ConfigurationError, DataError, OutputError, telling
 from geval_local.fields import nearest
 from geval_local.files import save_text
-from geval_local.io.ownership import checksummed, is_unedited
+from geval_local.io.ownership import checksummed, read_own_record
 from geval_local.runs.directory import result_file
 from geval_local.runs.manifest import read_manifest
 from geval_local.runs.settings import EvaluationRecord
@@ -83,15 +84,10 @@ def commit_of(directory: Path) -> str:
 
 def made_by(pattern: str, **known: str) -> list[Path]:
     """List the directories that a pattern has made; `known` are placeholders with a fixed value."""
-    parts = _PLACEHOLDER.split(pattern)
-    shape, wild = "", ""
-    for place, part in enumerate(parts):
-        if place % 2:
-            shape += re.escape(known[part]) if part in known else _SHAPES[part]
-            wild += glob.escape(known[part]) if part in known else "*"
-        else:
-            shape, wild = shape + re.escape(part), wild + glob.escape(part)
-    shape, wild = shape.rstrip("/"), wild.rstrip("/")
+    parts = list(enumerate(_PLACEHOLDER.split(pattern.rstrip("/"))))
+    values = _SHAPES | {name: re.escape(value) for name, value in known.items()}
+    shape = "".join(values[part] if place % 2 else re.escape(part) for place, part in parts)
+    wild = "".join("*" if place % 2 else glob.escape(part) for place, part in parts)
     # A second run with the same name gets a number at its end.
     found = sorted({*glob.glob(wild), *glob.glob(f"{wild}-*")})
     return [Path(one) for one in found if re.fullmatch(rf"{shape}(-\d+)?", one) and os.path.isdir(one)]
@@ -119,16 +115,14 @@ class Earlier:
 
 def claim(directory: Path) -> bool:
     """Make the directory of a new run; whether no other process was faster."""
-    try:
+    with (
+        telling(OutputError, f"cannot make {directory}", "Choose a place that you may write to."),
+        suppress(FileExistsError),
+    ):
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir()
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise OutputError(
-            f"cannot make {directory}: {error.strerror}", hint="Choose a place that you may write to."
-        ) from error
-    return True
+        return True
+    return False
 
 
 def remove_record(directory: Path) -> None:
@@ -156,13 +150,7 @@ def write_record(
 def _read_record(directory: Path) -> dict[str, Any] | None:
     """Read the verdict of an evaluation's directory; None if it has none."""
     path = directory / RECORD
-    try:
-        record = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        record = None
-    if not isinstance(record, dict) or record.get("format") != _FORMAT or not is_unedited(record):
+    if (record := read_own_record(path, _FORMAT)) is None and path.exists():
         raise DataError(f"{path} is damaged or was edited", hint=f"Put it back, or delete {directory}.")
     return record
 
@@ -229,13 +217,6 @@ def next_directory(
     for directory in reversed(made_by(pattern, commit=commit)):
         if not is_finished(directory) and fits(directory):
             return directory
-    return next(one for one in _numbered(filled(pattern, when, commit)) if not one.exists() or fits(one))
-
-
-def _numbered(path: str) -> Iterator[Path]:
-    path = path.rstrip("/")
-    yield Path(path)
-    number = 2
-    while True:
-        yield Path(f"{path}-{number}")
-        number += 1
+    path = filled(pattern, when, commit).rstrip("/")
+    numbered = chain([Path(path)], (Path(f"{path}-{number}") for number in count(2)))
+    return next(one for one in numbered if not one.exists() or fits(one))

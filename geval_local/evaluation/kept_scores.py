@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from geval_local.analysis.contenders import Contender, ablations
 from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.results import read_rows
-from geval_local.errors import ConfigurationError, OutputError
+from geval_local.errors import ConfigurationError, OutputError, telling
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import ScoredMetric, is_own_result, manifest_path, read_manifest
@@ -61,10 +62,8 @@ class RatedJudges:
         for one in self.choices:
             entry_of(one)
         if self.directory is not None:
-            try:
+            with telling(OutputError, f"cannot use the directory {self.directory}"):
                 self.directory.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise OutputError(f"cannot use the directory {self.directory}: {error.strerror}") from error
 
     @property
     def fields(self) -> Mapping[str, str]:
@@ -192,15 +191,9 @@ class RatedJudges:
         if self.directory is None:
             return None
         # With other columns, the same rows have other scores under the same signature.
-        read = ",".join(f"{name}={column}" for name, column in sorted(self.fields.items()))
-        if read:
-            read = f"{read}-{hashlib.sha256(read.encode()).hexdigest()[:8]}"
-        part = "" if self.rows.limit_groups is None else f"first{self.rows.limit_groups}"
-        rated = ""
-        if self._is_part:
-            rated = f"rated{len(self.asked)}-{hashlib.sha256(str(self.asked).encode()).hexdigest()[:8]}"
-        part = "--".join(filter(None, [part, rated, options]))
-        named = [self.file.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, part, read]
+        asked = [self.rows.limit_groups, self.asked if self._is_part else None, options, dict(self.fields)]
+        part = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8] if any(asked) else ""
+        named = [self.file.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, part]
         return self.directory / ("--".join(re.sub(r"[^\w.+-]+", "-", p).strip("-") for p in named if p) + ".jsonl")
 
     def _known(self, path: Path, judge: Judge, metrics: Sequence[Metric]) -> dict[str, ScoredMetric]:

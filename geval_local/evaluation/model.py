@@ -111,12 +111,6 @@ class MetricUse(_Part):
     steps: bool = True
 
 
-def _directory(value: object) -> object:
-    if isinstance(value, dict):
-        raise ValueError("it is a directory; formats, columns and csv_style are keys of the file, or of one data file")
-    return value
-
-
 _Data = Annotated[DataFile, BeforeValidator(short("file"), json_schema_input_type=str | DataFile)]
 _Metric = Annotated[MetricUse, BeforeValidator(short("name"), json_schema_input_type=str | MetricUse)]
 _Judge = Annotated[JudgeOptions, BeforeValidator(short("name"), json_schema_input_type=str | JudgeOptions)]
@@ -147,7 +141,7 @@ class Evaluation(RunOptions):
     baseline: _Baseline | None = None
     #: Directory of one run directory per data file, and of the reports; relative to the file of the evaluation.
     #: ``{date}``, ``{time}`` (both UTC) and ``{commit}`` give every run a directory of its own.
-    outputs: Annotated[_Text, AfterValidator(checked_pattern), BeforeValidator(_directory)] = "runs/evaluation"
+    outputs: Annotated[_Text, AfterValidator(checked_pattern)] = "runs/evaluation"
     #: Whether to write a page for every data file, ``NAME.html`` in the outputs' directory.
     report: bool = True
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from geval_local.errors import OutputError
+from geval_local.errors import OutputError, telling
 from geval_local.evaluation.model import schema
 from geval_local.fields import guess_columns, nearest, resolve, words_of
 from geval_local.files import write_atomically
@@ -163,14 +163,12 @@ def schema_text() -> str:
 
 def write_new(path: Path, text: str, *, same_will_do: bool = False) -> bool:
     """Write a new file; return whether it was written."""
-    try:
+    with telling(OutputError, f"cannot write {path}"):
         if path.is_symlink() or path.exists():
             if same_will_do and path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
                 return False
             raise OutputError(f"{path} is there already", hint="Choose another name with -o; nothing was changed.")
         write_atomically(path, text, private=False)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
     return True
 
 

@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError
 from geval_local.fields import check_mapping
-from geval_local.io.input_checks import check_metrics
+from geval_local.io.input_checks import load_metrics
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.options import JudgeOptions
@@ -148,7 +147,7 @@ class BoundMetric:
         threshold: float | None = None,
     ) -> BoundMetric:
         """Check the arguments, load the judge if needed, and let it write missing evaluation steps."""
-        found = _metric(metric)
+        (found,) = load_metrics([metric])
         mapping = dict(fields or {})
         check_mapping(mapping, found.fields)
         limit = found.threshold if threshold is None else threshold
@@ -219,10 +218,3 @@ def laid_out(parts: Mapping[str, Any]) -> dict[str, Any]:
         elif name in ("inputs", "outputs"):
             row[name[:-1]] = given[name]
     return {**row, **given}
-
-
-def _metric(metric: MetricLike) -> Metric:
-    if isinstance(metric, str | os.PathLike):
-        return Metric.load(Path(metric) if isinstance(metric, os.PathLike) else metric)
-    check_metrics(metric)
-    return metric

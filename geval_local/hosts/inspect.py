@@ -110,15 +110,11 @@ def _from_log(
     return _named(bound, normalized)
 
 
-def _register_presets() -> None:
-    """Register presets by the names in logs, which lack the package's prefix."""
-    for preset in preset_names():
-        again = partial(_from_log)
-        registry_add(again, RegistryInfo(type="scorer", name=preset))
-        set_registry_info(again, RegistryInfo(type="scorer", name=f"geval_local/{preset}"))
-
-
-_register_presets()
+# Names in logs lack the package's prefix.
+for _preset in preset_names():
+    _again = partial(_from_log)
+    registry_add(_again, RegistryInfo(type="scorer", name=_preset))
+    set_registry_info(_again, RegistryInfo(type="scorer", name=f"geval_local/{_preset}"))
 
 
 @scorer(metrics=[mean(), stderr(), pass_rate()], name="geval")  # type: ignore[untyped-decorator]

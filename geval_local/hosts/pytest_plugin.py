@@ -284,7 +284,9 @@ def _with_failures(item: pytest.Item, report: pytest.TestReport, said: list[str]
     if report.when != "call" or (report.skipped and hasattr(report, "wasxfail")):
         return report
     text = "\n".join(said)
-    if report.failed and not _is_xpass(report):
+    # A test that was strictly expected to fail, and passed so far, has failed by that only.
+    is_xpass = isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
+    if report.failed and not is_xpass:
         report.sections.append(("scores of geval-local", text))
         return report
 
@@ -295,11 +297,6 @@ def _with_failures(item: pytest.Item, report: pytest.TestReport, said: list[str]
     call.start, call.stop, call.duration = report.start, report.stop, report.duration
     made: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     return made
-
-
-def _is_xpass(report: pytest.TestReport) -> bool:
-    """Whether a test failed only because it was expected to fail, strictly, and passed so far."""
-    return isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
 
 
 def _beginning(value: Any) -> str:

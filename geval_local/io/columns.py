@@ -132,11 +132,6 @@ def neutral(text: str) -> str:
     return "'" + text if _FORMULA.match(text) else text
 
 
-def holds_all_input(columns: Sequence[str] | None) -> bool:
-    """Whether the file includes every input column, with late ones in ``extra``."""
-    return columns is not None and (EVERYTHING in columns or INPUT in columns)
-
-
 def figures_in(rows: Iterable[Mapping[str, Mapping[str, object]]]) -> set[str]:
     """Collect the figures that occur in any row."""
     return {name for row in rows for figures in row.values() for name, value in figures.items() if value is not None}

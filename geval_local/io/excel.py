@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from geval_local.errors import DataError
-from geval_local.io.places import File
-from geval_local.io.text_files import open_bytes
+from geval_local.io.places import File, open_bytes
 
 
 def sheet_lines(path: File, name: str | None) -> Iterator[tuple[list[Any], int | None]]:

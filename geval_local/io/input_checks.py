@@ -26,7 +26,6 @@ from geval_local.fields import (
     field_options,
     field_value,
     guess_columns,
-    lookup,
     nearest,
     paths_of,
     read_mapping,
@@ -97,27 +96,25 @@ def iter_samples(
     """Yield rows as samples, with the mapping applied."""
     is_frame = hasattr(samples, "to_dict") and hasattr(samples, "columns")
     if is_frame or isinstance(samples, str | Mapping | Sample) or not isinstance(samples, Iterable):
-        raise TypeError(f"samples are an iterable of rows, not {type(samples).__name__}: {_rows_of(samples)}")
+        raise TypeError(f"samples are an iterable of rows, not {type(samples).__name__}: {instead_of(samples)}")
     mapping = {} if fields is None else fields
     check_mapping(mapping, (field for metric in metrics for field in metric.fields))
     return (_sample(sample, number, dict(mapping)) for number, sample in enumerate(samples))
 
 
-def _rows_of(data: object) -> str:
-    """Say how to score data that are not an iterable of rows."""
+def instead_of(data: object) -> str:
+    """Say what takes data of this kind."""
     if hasattr(data, "to_dict") and hasattr(data, "columns"):
         return "geval_local.score_frame(frame, metrics, judge) scores a frame"
     if isinstance(data, str | os.PathLike):
-        return "read_samples(path) gives those of a file"
-    if isinstance(data, Sample):
-        return "judge.score(metric, sample) scores one"
-    if isinstance(data, Mapping):
-        if any(isinstance(value, list | tuple) for value in data.values()):
-            return "of columns make a frame, geval_local.score_frame(pandas.DataFrame(data), metrics, judge)"
-        if any(hasattr(value, "column_names") for value in data.values()):
-            return "choose one of its datasets, such as data['test']"
+        return "geval_local.score_file(path, metrics, judge) scores a file"
+    if isinstance(data, Mapping) and any(isinstance(value, list | tuple) for value in data.values()):
+        return "columns make a frame, geval_local.score_frame(pandas.DataFrame(data), metrics, judge)"
+    if isinstance(data, Mapping) and any(hasattr(value, "column_names") for value in data.values()):
+        return "choose one of its datasets, such as data['test']"
+    if isinstance(data, Mapping | Sample):
         return "judge.score(metric, row) scores one row"
-    return "give a list of dictionaries"
+    return "judge.score_many(metric, rows) scores an iterable of dictionaries"
 
 
 def _sample(sample: object, number: int, mapping: dict[str, str]) -> Sample:
@@ -195,12 +192,18 @@ def readable_samples(samples: Sequence[Sample], where: str) -> list[Sample]:
 
 
 def check_input(
-    files: str | File | Sequence[File], metrics: Iterable[Metric], options: RunOptions | None = None
+    files: str | File | Sequence[File], metrics: Sequence[Metric], options: RunOptions | None = None
 ) -> list[Sample]:
-    """Read the first rows of the input and check them as `check_rows` does, before a judge is loaded."""
+    """Read the first rows of the input and check what the options name, and `check_rows`, before a judge is loaded."""
     paths, options = find_files(files), options or RunOptions()
-    first = list(islice(read_input(paths, options), ROWS_CHECKED))
-    check_rows(first, metrics, told_files(paths), options.fields)
+    first, where = list(islice(read_input(paths, options), ROWS_CHECKED)), told_files(paths)
+    check_rows(first, metrics, where, options.fields)
+    field = None if options.group_by == EVERY_ROW else options.group_by
+    if field is not None and not any(field_value(row.fields, field) is not None for row in first):
+        raise DataError(
+            f"{where}: the field {field!r} to group by is missing", hint=f"Columns: {', '.join(first[0].fields)}."
+        )
+    check_chosen(options.columns, first, [metric.name for metric in metrics])
     return first
 
 
@@ -360,13 +363,3 @@ def check_evidence(
                 "several times, and as `state=HEADING=COLUMN`.",
             )
     return first
-
-
-def check_first_rows(rows: Sequence[Sample], where: object, metrics: Sequence[Metric], options: RunOptions) -> None:
-    """Check that the first rows have the field to group by, and the requested columns."""
-    field = None if options.group_by == EVERY_ROW else options.group_by
-    if field is not None and not any(lookup(row.fields, field) is not None for row in rows):
-        raise DataError(
-            f"{where}: the field {field!r} to group by is missing", hint=f"Columns: {', '.join(rows[0].fields)}."
-        )
-    check_chosen(options.columns, rows, [metric.name for metric in metrics])

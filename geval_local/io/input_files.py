@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -13,8 +13,8 @@ from pathlib import Path
 from geval_local.errors import DataError
 from geval_local.io.columns import free_name
 from geval_local.io.places import RIGHTS, Entry, File, Place, file_at, is_address, is_pattern
-from geval_local.io.rows import FORMATS, format_of, read_rows, rows_and_failure
-from geval_local.io.samples import Sample, ids_of_documents, read_samples, samples_of
+from geval_local.io.rows import FORMATS, RawRow, format_of, read_rows, rows_and_failure
+from geval_local.io.samples import Sample, ids_of_documents, not_empty, samples_of
 from geval_local.io.shapes import Shape
 from geval_local.options import RunOptions
 
@@ -108,31 +108,31 @@ def read_input(paths: Sequence[File], options: RunOptions) -> Iterator[Sample]:
     Rows of several files have their file's name as a column. Ids must be distinct within a file only. One of several
     files that cannot be read, or not to its end, has a last sample that says why.
     """
-    shape = Shape(options)
-    rows = _one(paths[0], options, shape) if len(paths) == 1 else _several(paths, options, shape)
+    shape, names = Shape(options), names_of(paths) if len(paths) > 1 else [""]
+    # Opens all files first, to report a missing one before reading any.
+    opened = [(read_rows(path, **options.reading), path, name) for path, name in zip(paths, names, strict=True)]
+    rows = not_empty((sample for one in opened for sample in file_samples(*one, options)), paths)
     # The limit counts rows of files, which may become several samples.
     return (sample for row in islice(rows, options.limit) for sample in shape.samples(row))
 
 
-def _one(path: File, options: RunOptions, shape: Shape) -> Iterator[Sample]:
-    if options.id is None:
-        return read_samples(path, fields=options.fields, **options.reading)
-    rows = rows_and_failure(read_rows(path, **options.reading), alone=True)
-    return samples_of(shape.identified(rows), path.name, options.fields)
+def file_samples(
+    rows: Iterator[RawRow],
+    path: File,
+    name: str,
+    options: RunOptions,
+    *,
+    before: int = 0,
+    repeated: Mapping[int, int] | None = None,
+) -> Iterator[Sample]:
+    """Make samples of the rows of a file, after those `before` them; one of several has a `name`, which is a column.
 
-
-def _several(paths: Sequence[File], options: RunOptions, shape: Shape) -> Iterator[Sample]:
-    # Opens all files first, to report a missing one before reading any.
-    opened = [
-        (name, read_rows(path, **options.reading), cache(partial(ids_of_documents, path, **options.reading)))
-        for name, path in zip(names_of(paths), paths, strict=True)
-    ]
-    is_empty = True
-    for name, raw, name_documents in opened:
-        known = (lambda: False) if options.id is not None else name_documents
-        rows = shape.identified(rows_and_failure(raw))
-        for sample in samples_of(rows, name, options.fields, name_documents=known):
-            is_empty = False
-            yield replace(sample, fields={**sample.fields, free_name(FILE, sample.fields): name})
-    if is_empty:
-        raise DataError(f"none of the {len(paths)} files holds a row", hint="Were they written completely?")
+    For `repeated` see `samples_of`.
+    """
+    rows = rows_and_failure(rows, alone=not name, before=before)
+    # Only the first repeated id needs the answer: a file without repeated ids is read once.
+    known = cache(partial(ids_of_documents, path, **options.reading)) if options.id is None else lambda: False
+    for sample in samples_of(
+        Shape(options).identified(rows), name or path.name, options.fields, repeated, name_documents=known
+    ):
+        yield replace(sample, fields={**sample.fields, free_name(FILE, sample.fields): name}) if name else sample

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -225,15 +225,11 @@ def given_sample(sample: Sample, form: str, words: Mapping[str, str] | None = No
     return Sample(dict(sample.fields), sample.row, sample.origin).lost(lost)
 
 
-Rule = Literal["all", "baseline", "budget", "given"]
-
-
 class PairPlan(BaseModel):
-    """Which pairs the judge compares."""
+    """Which pairs the judge compares: all, those with a `baseline`, a `budget` of them, or those that are `given`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    rule: Rule = "all"
     baseline: str | None = None
     budget: int | None = None
     seed: int = 0
@@ -245,9 +241,9 @@ class PairPlan(BaseModel):
 
     @model_validator(mode="after")
     def _hold_together(self) -> PairPlan:
-        for name in ("baseline", "budget", "given"):
-            if (getattr(self, name) is not None) != (self.rule == name):
-                raise ConfigurationError(f"the rule {self.rule!r} of pairs and its {name} do not go together")
+        chosen = [name for name in ("baseline", "budget", "given") if getattr(self, name) is not None]
+        if len(chosen) > 1:
+            raise ConfigurationError(f"`{chosen[0]}` and `{chosen[1]}` are two ways to choose pairs", hint="Take one.")
         if self.budget is not None and self.budget < 1:
             raise ConfigurationError(f"a budget has at least one pair, not {self.budget}")
         if self.given is not None and self.given not in GIVEN:

@@ -204,7 +204,8 @@ class ParquetSink:
         inputs = [name for name in self._types if name.startswith(_INPUT)]
         results = [name for origin in (_EARLIER, _NEW) for name in self._types if name.startswith(origin)]
         geval = pa.struct([(_bare(name), self._types[name]) for name in results])
-        columns = [*map(self._field, inputs), pa.field(self._layout.column, geval)]
+        columns = [self._known.get(name) or pa.field(_bare(name), self._types[name]) for name in inputs]
+        columns.append(pa.field(self._layout.column, geval))
         schema = pa.schema(columns, metadata=self._metadata or None)
         with pq.ParquetWriter(self._file, schema) as writer:
             for group in self._read_groups():
@@ -266,12 +267,6 @@ class ParquetSink:
                 hint="Give the column one type in all files.",
             ) from error
 
-    def _field(self, name: str) -> Any:
-        known = self._known.get(name)
-        if known is None:
-            return pa.field(_bare(name), self._types[name])
-        return known
-
     def _read_groups(self) -> Iterator[Any]:
         for offset in self._groups:
             self._spool.seek(offset)
@@ -285,9 +280,10 @@ class ParquetSink:
                 self._types[name] = pa.string()
         for group in self._read_groups():
             columns = _columns_of(group)
-            for name in free:
-                # An integer that a float cannot hold, or a missing cast.
-                if name in columns and not _fits(columns[name], self._types[name]):
+            for name in columns.keys() & free:
+                try:
+                    _fit(columns[name], self._types[name])
+                except pa.ArrowException:  # an integer that a float cannot hold, or a missing cast
                     self._types[name] = pa.string()
 
     def _type_of(self, result: str) -> Any:
@@ -348,14 +344,6 @@ def _common_type(one: Any, other: Any) -> Any:
 def _columns_of(group: Any) -> dict[str, Any]:
     """Return a group's columns by name; to ask a group for one by its name is linear in the number of columns."""
     return dict(zip(group.schema.names, group.columns, strict=True))
-
-
-def _fits(column: Any, kind: Any) -> bool:
-    try:
-        _fit(column, kind)
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def _fit(column: Any, kind: Any) -> Any:

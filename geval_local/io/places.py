@@ -24,13 +24,13 @@ from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import parse_qsl
 
 from geval_local.errors import ConfigurationError, DataError, ReadError, first_line
-from geval_local.files import check_is_file, replacing
-from geval_local.io.text_files import state_of
+from geval_local.files import check_is_file
 from geval_local.wording import without_secrets
 
 #: File systems that show an object only when it is complete, and on which renaming copies it.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
-_BLOCK = 1 << 20
+#: Bytes per read: a thread that reads ahead releases the interpreter lock at every read and has to reacquire it.
+BLOCK = 1 << 20
 #: Bytes of a request to a store, which takes some hundredths of a second however few they are.
 _REQUEST = 1 << 22
 _MAGIC = "*?["
@@ -252,25 +252,20 @@ class Place:
             and matched.match(inner)
         ]
 
-    def open(self) -> Any:
-        """Open the file for random access, binary."""
-        local = self.local
-        return self.system.open_input_file(self.path) if local is None else local.open("rb", buffering=_BLOCK)
-
     def lines_file(self) -> BinaryIO:
         """Open the file for sequential reading, binary and buffered."""
         local = self.local
         if local is not None:
-            return local.open("rb", buffering=_BLOCK)
+            return local.open("rb", buffering=BLOCK)
         # Python's text layer asks for 8 KiB at a time past a BufferedReader, each of which would be a request.
         stream = self.system.open_input_stream(self.path, compression=None, buffer_size=_REQUEST)
-        return io.BufferedReader(stream, _BLOCK)
+        return io.BufferedReader(stream, BLOCK)
 
     def seekable_file(self) -> BinaryIO:
         """Open the file for reading lines from any byte, binary and buffered."""
         local = self.local
         if local is not None:
-            return local.open("rb", buffering=_BLOCK)
+            return local.open("rb", buffering=BLOCK)
         return io.BufferedReader(self.system.open_input_file(self.path), _REQUEST)
 
     def exists(self) -> bool:
@@ -284,20 +279,13 @@ class Place:
             raise FileNotFoundError(f"there is no file {self}")
         return entry.bytes, entry.changed
 
-    def read(self, start: int = 0, stop: int | None = None) -> bytes:
-        """Read the file, or its bytes from `start` up to `stop`."""
-        with self.open() as file:
-            file.seek(start)
-            return bytes(file.read() if stop is None else file.read(stop - start))
+    def read(self, most: int = -1) -> bytes:
+        """Read the file, or its first bytes."""
+        with self.seekable_file() as file:
+            return file.read(most)
 
     def write(self, content: bytes | memoryview, *, mark: str) -> None:
         """Write a file atomically."""
-        local = self.local
-        if local is not None:
-            # The mark identifies the run; two workers that write the same part need different names.
-            with replacing(local, private=True, mark=f"{secrets.token_hex(4)}.{mark}") as file:
-                file.write(content)
-            return
         system, path = self.system, self.path
         if system.type_name in _OBJECT_STORES:
             with system.open_output_stream(path, compression=None) as stream:
@@ -383,9 +371,23 @@ def address_of(file: File) -> str:
     return file.address if isinstance(file, Place) else os.path.abspath(file)
 
 
+def open_bytes(file: File) -> io.BufferedReader:
+    """Open a file for sequential reading."""
+    opened: Any = file.open("rb", buffering=BLOCK) if isinstance(file, Path) else file.lines_file()
+    return opened  # type: ignore[no-any-return]
+
+
+def state_of(file: File) -> tuple[int, int]:
+    """Return a file's size, and the time of its last change in nanoseconds: a cheap check for writes."""
+    if not isinstance(file, Path):
+        return file.state()
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
+
+
 def parquet_source(file: File) -> Any:
     """Return what pyarrow reads a Parquet file from."""
-    return file.open() if isinstance(file, Place) else file
+    return file.system.open_input_file(file.path) if isinstance(file, Place) else file
 
 
 def check_is_there(file: File) -> None:

@@ -134,37 +134,39 @@ def manifest_path(results: str | Path) -> Path:
 
 
 def manifest_text(manifest: ResultManifest) -> str:
-    """Write a manifest as JSON, with a checksum over all of it."""
-    record = {
-        "format": FORMAT,
-        "version": VERSION,
-        "judge": manifest.judge,
-        "input": {
-            "name": manifest.input,
-            "sha256": manifest.input_sha256,
-            "rows": manifest.rows,
-            **({"fields": dict(manifest.fields)} if manifest.fields else {}),
-            **({} if manifest.group_by is None else {"group_by": manifest.group_by}),
-            **({} if manifest.documents is None else {"documents": list(manifest.documents)}),
-            **({"by": list(manifest.by)} if manifest.by else {}),
-        },
-        **({} if manifest.results_sha256 is None else {"results": {"sha256": manifest.results_sha256}}),
-        **({} if manifest.rows_sha256 is None else {"rows": {"sha256": manifest.rows_sha256}}),
-        "metrics": {
-            name: {
-                "signature": metric.signature,
-                "unscored": metric.unscored,
-                "definition": metric.definition.model_dump(exclude_none=True, exclude_defaults=True, mode="json"),
-                **({} if metric.calibration is None else {"calibration": metric.calibration}),
-            }
+    """Write a manifest as JSON, with a checksum over all of it; what is not known has no key."""
+    record = _known(
+        format=FORMAT,
+        version=VERSION,
+        judge=manifest.judge,
+        input=_known(
+            name=manifest.input,
+            sha256=manifest.input_sha256,
+            rows=manifest.rows,
+            fields=dict(manifest.fields) or None,
+            group_by=manifest.group_by,
+            documents=None if manifest.documents is None else list(manifest.documents),
+            by=list(manifest.by) or None,
+        ),
+        results=_known(sha256=manifest.results_sha256) or None,
+        rows=_known(sha256=manifest.rows_sha256) or None,
+        metrics={
+            name: _known(
+                signature=metric.signature,
+                unscored=metric.unscored,
+                definition=metric.definition.model_dump(exclude_none=True, exclude_defaults=True, mode="json"),
+                calibration=metric.calibration,
+            )
             for name, metric in manifest.metrics.items()
         },
-        **(
-            {"questions": {name: asdict(one) for name, one in manifest.questions.items()}} if manifest.questions else {}
-        ),
-        **({} if manifest.reasons is None else {"reasons": dict(manifest.reasons)}),
-    }
+        questions={name: asdict(one) for name, one in manifest.questions.items()} or None,
+        reasons=None if manifest.reasons is None else dict(manifest.reasons),
+    )
     return json.dumps(checksummed(record), ensure_ascii=False, indent=1) + "\n"
+
+
+def _known(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def write_manifest(results: str | Path, manifest: ResultManifest) -> None:

@@ -24,9 +24,9 @@ from geval_local.fields import decoded_json
 from geval_local.figures import FIGURES, Kind
 from geval_local.io.columns import as_text
 from geval_local.io.ownership import file_sha256
+from geval_local.io.places import state_of
 from geval_local.io.result_manifest import ResultManifest, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
-from geval_local.io.text_files import state_of
 from geval_local.score import OrderFigures, Score
 from geval_local.thinking import ThoughtFigures
 from geval_local.wording import say_once
@@ -281,16 +281,12 @@ class MetricFigures:
 
     def at(self, place: int) -> dict[str, Any]:
         """Return the figures of a row; `score` is always among them."""
-        found: dict[str, Any] = {"score": None}
-        for name in FIGURES:
-            if (own := self._numbers.get(name)) is not None:
-                if place < len(own) and own[place] == own[place]:
-                    found[name] = own[place]
-            elif name == "probabilities" and (shares := self.probabilities(place)) is not None:
-                found[name] = shares
-            elif (other := self._other(name, place)) is not None:
-                found[name] = other
-        return found
+        numbers = ((name, own[place]) for name, own in self._numbers.items() if place < len(own))
+        found: dict[str, Any] = {name: number for name, number in numbers if number == number}
+        found |= {name: value for name, own in self._others.items() if (value := own.at(place)) is not _NOTHING}
+        if (shares := self.probabilities(place)) is not None:
+            found["probabilities"] = shares
+        return {"score": None} | {name: found[name] for name in FIGURES if name in found}
 
     def cause(self, place: int) -> Cause:
         """Say why a row has no score."""

@@ -19,11 +19,12 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ReadError
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, ReadError, telling
 from geval_local.fields import field_value, nearest
-from geval_local.io.places import File, check_is_there, parquet_source
-from geval_local.io.text_files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_bytes, open_text, state_of
+from geval_local.io.places import File, check_is_there, open_bytes, parquet_source, state_of
+from geval_local.io.text_files import MOST_IN_A_LINE, bounded_lines, kind_of_no_text, open_text
 from geval_local.options import Quoting
+from geval_local.scale import number_in
 
 #: The csv module rejects cells above 128 KiB by default; a source document may be longer.
 CSV_CELL_LIMIT = 2**31 - 1
@@ -104,7 +105,7 @@ def _begun(file: IO[str], path: File, delimiter: str | None) -> tuple[_Lines, st
 
 
 def csv_records(
-    file: IO[str], path: File, delimiter: str | None = None, look: _Look | None = None
+    file: IO[str], path: File, delimiter: str | None, look: _Look
 ) -> Iterator[list[str] | tuple[str, list[str]]]:
     """Yield the header, then every record: its cells, or the reason why it is invalid and its readable cells.
 
@@ -112,7 +113,6 @@ def csv_records(
     that contains it; the lines after it are read again, one by one. `look` tells whether quotes mean anything.
     """
     lines, delimiter = _begun(file, path, delimiter)
-    look = look or _Look()
     quoting: Any = csv.QUOTE_NONE if look.is_unquoted else csv.QUOTE_MINIMAL
     header: list[str] | None = None
     while True:
@@ -145,10 +145,10 @@ def csv_records(
         if len(lines.record) > 1 and look.are_rows(lines.record, delimiter, len(header)):
             yield _broken(lines, "each of these lines is a row"), []
             continue
-        if len(cells) == len(header) and not (lines.number <= lines.doubtful and _is_doubtful(lines.record, delimiter)):
+        is_doubtful = lines.number <= lines.doubtful and _proper(delimiter).fullmatch("".join(lines.record)) is None
+        if len(cells) == len(header) and not is_doubtful:
             yield cells
-            continue
-        if lines.number <= lines.doubtful and len(cells) == len(header):
+        elif len(cells) == len(header):
             yield _broken(lines, "a quote in the middle of a cell, after a quote that does not close"), []
         elif len(lines.record) > 1 and _is_record(lines.record[1], delimiter, len(header)):
             yield _broken(lines, f"{len(cells)} cells where the header has {len(header)} columns"), []
@@ -188,7 +188,7 @@ class _Look:
         """Whether the lines of one quoted cell are rows: of as many cells, and with numbers where rows have them."""
         rows = [_plain_cells(line, delimiter, columns) for line in lines]
         return bool(self.numeric) and all(
-            len(row) == columns and all(map(_is_number, (row[place] for place in self.numeric))) for row in rows
+            len(row) == columns and None not in (number_in(row[place]) for place in self.numeric) for row in rows
         )
 
 
@@ -197,14 +197,6 @@ def _plain_cells(line: str, delimiter: str, columns: int) -> list[str]:
     while len(cells) > columns and not cells[-1].strip():
         cells.pop()
     return cells
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 @lru_cache(maxsize=64)
@@ -218,7 +210,8 @@ def _look_at(path: File, encoding: str | None, delimiter: str | None, *_: int) -
     with open_text(path, newline="", encoding=encoding, guess=True) as file:
         lines, delimiter = _begun(file, path, delimiter)
         header = _plain_cells(next(lines, ""), delimiter, 1)
-        columns, plain, swallowed, spaced = len(header), _Columns(), list[str](), f"{delimiter} "
+        columns, swallowed, spaced = len(header), list[str](), f"{delimiter} "
+        plain, numeric = 0, frozenset[int]()  # rows without a quote, and the columns that are numbers in all of them
         is_quoted, is_spaced, is_tab = any('"' in name for name in header), False, delimiter == "\t"
         while not is_quoted:
             lines.begin()
@@ -238,23 +231,25 @@ def _look_at(path: File, encoding: str | None, delimiter: str | None, *_: int) -
                 # Texts hold no tabs: that lines have as many as the header is no chance.
                 others = chain(swallowed, (other for other in _each(lines) if '"' in other))
                 fits = fits and all(len(_plain_cells(other, delimiter, columns)) == columns for other in others)
-                return _Look(fits and plain.rows >= _FEW, plain.numeric)
+                return _Look(fits, numeric) if plain >= _FEW else _Look()
             if len(lines.record) > 1:
                 swallowed += lines.record
             elif '"' in line:
                 is_quoted = not is_tab and ('""' in line or any(f'"{cell}"' in line for cell in cells))
                 is_quoted |= len(cells) == columns and not fits
             elif fits:
-                plain.add(_plain_cells(line, delimiter, columns))
+                cells = _plain_cells(line, delimiter, columns)
+                numbers = frozenset(place for place, cell in enumerate(cells) if number_in(cell) is not None)
+                plain, numeric = plain + 1, numeric & numbers if plain else numbers
                 is_spaced |= spaced in line
-        look = _Look(numeric=plain.numeric)
+        look = _Look(numeric=numeric) if plain >= _FEW else _Look()
         rows = [_plain_cells(line, delimiter, columns) for line in swallowed]
-        if is_quoted or not rows or plain.rows < _FEW or any(len(row) != columns for row in rows):
+        if is_quoted or not rows or plain < _FEW or any(len(row) != columns for row in rows):
             return look
-        if plain.numeric or is_tab:
-            found = look.are_rows(swallowed, delimiter, columns) if plain.numeric else all(map(all, rows))
-            return _Look(found, plain.numeric)
-        if plain.rows < _ENOUGH or (not is_spaced and any(spaced in line for line in swallowed)):
+        if numeric or is_tab:
+            found = look.are_rows(swallowed, delimiter, columns) if numeric else all(map(all, rows))
+            return _Look(found, numeric)
+        if plain < _ENOUGH or (not is_spaced and any(spaced in line for line in swallowed)):
             return look
         raise DataError(
             f"{path}: {swallowed[0].rstrip()[:80]!r} opens a quote that a later line closes, and each of these lines "
@@ -269,25 +264,6 @@ def _each(lines: _Lines) -> Iterator[str]:
     for line in lines:
         yield line
         lines.begin()
-
-
-class _Columns:
-    """Which columns hold numbers only."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._numeric = frozenset[int]()
-
-    @property
-    def numeric(self) -> frozenset[int]:
-        """These columns; none after too few rows."""
-        return self._numeric if self.rows >= _FEW else frozenset()
-
-    def add(self, row: Sequence[str]) -> None:
-        """Look at a row."""
-        numbers = frozenset(place for place, cell in enumerate(row) if _is_number(cell))
-        self._numeric = self._numeric & numbers if self.rows else numbers
-        self.rows += 1
 
 
 def find_delimiter(text: str) -> str:
@@ -318,10 +294,6 @@ def find_delimiter(text: str) -> str:
 def _proper(delimiter: str) -> re.Pattern[str]:
     cell = rf'(?:"[^"]*(?:""[^"]*)*"|[^"{re.escape(delimiter)}\r\n]*)'
     return re.compile(rf"{cell}(?:{re.escape(delimiter)}{cell})*[\r\n]*")
-
-
-def _is_doubtful(record: list[str], delimiter: str) -> bool:
-    return _proper(delimiter).fullmatch("".join(record)) is None
 
 
 def _is_record(line: str, delimiter: str, columns: int) -> bool:
@@ -443,13 +415,9 @@ def read_rows(
         reader = partial(reader, quoting=quoting)
     if suffix in _ENCODED and encoding is not None:
         raise ConfigurationError(f"{path} is a file with an encoding of its own", hint="Leave `encoding` out.")
-    try:
-        if isinstance(path, Path):  # an address has just been asked for
+    if isinstance(path, Path):  # an address has just been asked for
+        with telling(DataError, f"cannot read {path}", "Check the file's permissions."):
             path.open("rb").close()
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror or error}", hint="Check the file's permissions."
-        ) from error
     return guarded(reader, path, encoding)
 
 

@@ -9,7 +9,7 @@ import hashlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain, islice
@@ -223,15 +223,17 @@ def read_samples(
     found = islice(rows_and_failure(read_rows(path, encoding, rows, quoting), alone=True), limit)
     # Only the first repeated id needs the answer: a file without repeated ids is read once.
     known = cache(partial(ids_of_documents, path, encoding, rows, quoting))
-    return _samples(samples_of(found, path.name, dict(fields or {}), name_documents=known), path)
+    return not_empty(samples_of(found, path.name, dict(fields or {}), name_documents=known), [path])
 
 
-def _samples(found: Iterator[Sample], path: File) -> Iterator[Sample]:
+def not_empty(found: Iterable[Sample], paths: Sequence[File]) -> Iterator[Sample]:
+    """Yield the samples of files; raise an error if there is none."""
     sample = None
     for sample in found:
         yield sample
     if sample is None:
-        raise DataError(f"{path} holds no rows", hint="Was the file written completely?")
+        told = f"{paths[0]} holds no rows" if len(paths) == 1 else f"none of the {len(paths)} files holds a row"
+        raise DataError(told, hint="Was it written completely?")
 
 
 def samples_of(

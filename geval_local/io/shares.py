@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate, islice
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
 from geval_local.grouping import DocumentRule
-from geval_local.io.columns import free_name
-from geval_local.io.input_files import FILE, names_of, read_input
+from geval_local.io.input_files import file_samples, names_of, read_input
 from geval_local.io.pairs import PairPlan, pair_samples
-from geval_local.io.places import File, Place, address_of, file_at, parquet_source
+from geval_local.io.places import File, Place, address_of, file_at, parquet_source, state_of
 from geval_local.io.rows import (
     RawRow,
     format_of,
@@ -37,13 +34,12 @@ from geval_local.io.rows import (
     read_rows,
     rows_and_failure,
 )
-from geval_local.io.samples import Sample, samples_of
+from geval_local.io.samples import Sample
 from geval_local.io.shapes import Shape
-from geval_local.io.text_files import bounded_lines, encoding_of, kind_of_no_text, state_of
+from geval_local.io.text_files import bounded_lines, encoding_of, kind_of_no_text
 from geval_local.options import RunOptions
 
 _HEAD_BYTES = 4096
-_BLOCK = 1 << 20
 
 Count = Annotated[int, Field(ge=0)]
 #: A cut: the number of a file, and the byte or row in it, all from 0.
@@ -115,11 +111,11 @@ class _Cut(NamedTuple):
     windows: int = 0
 
 
-def has_a_line_a_row(place: Place, size: int) -> bool:
+def has_a_line_a_row(place: Place) -> bool:
     """Whether a file has one row per line, so that it can be cut at any line and read by bytes."""
     if format_of(place.name) not in (".jsonl", ".ndjson") or place.name.lower().endswith(".gz"):
         return False
-    head = place.read(0, min(_HEAD_BYTES, size))
+    head = place.read(_HEAD_BYTES)
     if encoding_of(head) != "utf-8-sig" or kind_of_no_text(head) is not None:
         return False
     with place.lines_file() as source:
@@ -199,7 +195,11 @@ def shares_of(
     if pairs is not None or options.limit is not None or (is_shaped and sizes is not None):
         make = _shares_of_samples(given, parts, count, sizes, pairs)
     else:
-        cuts = given.cuts_by_size(parts, count) if sizes is None else given.cuts_by_windows(parts, count, sizes)
+        cuts = (
+            [given.cut_by_size(part, count) for part in parts]
+            if sizes is None
+            else given.cuts_by_windows(parts, count, sizes)
+        )
         make = partial(_share_between, given, dict(zip(parts, cuts, strict=True)))
     shares = {number: make(number) for number in wanted}
     return {number: share for number, share in shares.items() if share is not None}
@@ -233,18 +233,13 @@ def _shares_of_samples(
         found = read_input(given.paths, given.options)
         return found if pairs is None else pair_samples(found, pairs, given.documents)
 
-    borders = [0]
-    total = sum(1 for _ in samples())
-    if sizes is not None:
-        borders = _borders(total, sizes)
-    else:
-        before: Any = None
-        for place, sample in enumerate(samples()):
-            document = given.document(sample.fields)
-            if place and (document is None or document != before):
-                borders.append(place)
-            before = document
-        borders.append(total)
+    borders, before, total = [0], None, 0
+    for total, sample in enumerate(samples(), start=1):
+        document = given.documents.document(sample.fields)
+        if total > 1 and (document is None or document != before):
+            borders.append(total - 1)
+        before = document
+    borders = [*borders, total] if sizes is None else _borders(total, sizes)
     ends = {}
     for part in parts:
         target = total * part // count
@@ -292,11 +287,8 @@ class _Input:
             raise DataError(f"cannot read {what}", hint="Check the path.") from error
         self._before = [0, *accumulate(self._sizes)]
         self._by_bytes: dict[int, bool] = {}
-        #: What is known of files that have been read: their rows; how far, as bytes and lines, or as rows, bytes and
-        #: lines; and the file that is being read.
+        #: The rows of files that have been counted, and the file that is being read.
         self._lengths: dict[int, int] = {}
-        self._counted: dict[int, tuple[int, int]] = {}
-        self._passed: dict[int, tuple[int, int, int]] = {}
         self._passes: dict[int, _Pass] = {}
 
     @property
@@ -305,10 +297,6 @@ class _Input:
         names = (name or path.name for name, path in zip(self._names, self.paths, strict=True))
         told = "\n".join(f"{size} {name}" for size, name in zip(self._sizes, names, strict=True))
         return hashlib.sha256(told.encode()).hexdigest()
-
-    def document(self, fields: Any) -> Any:
-        """Return the document of a row as far as the row alone shows it; None if no neighbour shares it."""
-        return self.documents.document(fields)
 
     def stretches(self, first: _Cut, last: _Cut) -> Iterator[Stretch]:
         """List the files between two cuts."""
@@ -326,118 +314,37 @@ class _Input:
     def _is_by_bytes(self, file: int) -> bool:
         if file not in self._by_bytes:
             place = Place(str(self.paths[file]))
-            self._by_bytes[file] = self.options.encoding is None and has_a_line_a_row(place, self._sizes[file])
+            self._by_bytes[file] = self.options.encoding is None and has_a_line_a_row(place)
         return self._by_bytes[file]
 
-    def _open(self, file: int) -> BinaryIO:
-        return Place(str(self.paths[file])).seekable_file()
+    # --- cuts ---------------------------------------------------------------------------------------------------------
 
-    # --- by size ------------------------------------------------------------------------------------------------------
+    def cut_by_size(self, part: int, count: int) -> _Cut:
+        """Find the first document that begins at or after `part` / `count` of all bytes, or of a file's rows.
 
-    def cuts_by_size(self, parts: Sequence[int], count: int) -> list[_Cut]:
-        """Find the first documents that begin at or after `part` / `count` of all bytes, for ascending parts."""
-        return [self._cut_by_size(part, count) for part in parts]
-
-    def _cut_by_size(self, part: int, count: int) -> _Cut:
+        Without a new document within a share's size, or before the end of the input, it is the first row there.
+        """
         target = self._before[-1] * part // count
         file = bisect_right(self._before, target) - 1
         offset = 0 if file >= len(self.paths) else target - self._before[file]
         if part in (0, count) or offset == 0:
             return _Cut(0 if part == 0 else file if part < count else len(self.paths))
-        cut = self._byte_cut if self._is_by_bytes(file) else self._row_cut
-        found = cut(file, offset, self._before[-1] // count)
-        return _Cut(file + 1) if found is None else _Cut(file, *found)
-
-    def _byte_cut(self, file: int, offset: int, bound: int) -> tuple[int, int] | None:
-        """Find a line, and its number, at or after a byte; None if there is none.
-
-        Without a new document within `bound` bytes, or before the end of the input, it is the first line.
-        """
-        with self._open(file) as source:
-            start = first = _line_at(source, offset)
-            source.seek(_line_before(source, start))
-            before = self._document_in(source.readline())
-            while line := source.readline():
-                if start > offset + bound:
-                    return first, self._line_number(file, first)
-                document = None if is_blank(line) else self._document_in(line)
-                if not is_blank(line) and (document is None or document != before):
-                    return start, self._line_number(file, start)
-                start += len(line)
-        is_end = file + 1 == len(self.paths) and first < self._sizes[file]
-        return (first, self._line_number(file, first)) if is_end else None
-
-    def _line_number(self, file: int, start: int) -> int:
-        """Return the number of the line that begins at a byte; lines are counted from the last one that was asked."""
-        known, lines = self._counted.get(file, (0, 0))
-        if known > start:
-            known = lines = 0
-        with self._open(file) as source:
-            source.seek(known)
-            while known < start and (block := source.read(min(_BLOCK, start - known))):
-                known, lines = known + len(block), lines + block.count(b"\n")
-        self._counted[file] = known, lines
-        return lines + 1
-
-    def _document_in(self, line: bytes) -> Any:
-        row = next(line_rows([line.decode("utf-8-sig", "surrogateescape")]), None)
-        return None if row is None or row.error is not None else self.document(row.fields)
-
-    def _row_cut(self, file: int, offset: int, bound: int) -> tuple[int, int] | None:
-        """Find a row, as its place from 0, and its number, as `_byte_cut` does if rows were of equal size."""
-        rows, size = self._rows(file), max(1, self._sizes[file])
-        start = max(1, rows * offset // size)
-        before: RawRow | None = None
-        first: tuple[int, int] | None = None
-        for place, row in self._rows_from(file, start - 1):
-            if place >= start:
-                first = first or (place, row.number)
-                if place > start + rows * bound // size:
-                    return first
-                document = None if row.error is not None else self.document(row.fields)
-                if document is None or before is None or before.error or document != self.document(before.fields):
-                    return place, row.number
-            before = row
-        return first if file + 1 == len(self.paths) else None
-
-    def _rows_from(self, file: int, start: int) -> Iterator[tuple[int, RawRow]]:
-        """Read the rows of a file from a place on; a file that is read from its beginning is read only once.
-
-        The last row of an earlier call is given again.
-        """
-        if format_of(self.paths[file].name) == ".parquet":
-            yield from enumerate(self._read(file, start), start)
-            return
-        if file not in self._passes or self._passes[file].place > start:
-            self._passes = {file: _Pass(enumerate(self._read(file)))}
-        for place, row in self._passes[file]:
-            if place >= start:
-                yield place, row
-
-    def _rows(self, file: int) -> int:
-        """Count the rows of a file."""
-        if file not in self._lengths:
-            self._lengths[file] = self._count(file)
-        return self._lengths[file]
-
-    def _count(self, file: int) -> int:
-        path = self.paths[file]
-        if format_of(path.name) == ".parquet":
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-
-            with suppress(pa.ArrowException):
-                return int(pq.read_metadata(parquet_source(path)).num_rows)
-        if self._is_by_bytes(file):
-            with self._open(file) as source:
-                return sum(not is_blank(line) for line in source)
-        return sum(1 for _ in self._read(file))
-
-    def _read(self, file: int, start: int = 0) -> Iterator[RawRow]:
-        rows = stretch_rows(Stretch(path=str(self.paths[file]), start=start), self.options)
-        return rows_and_failure(rows, alone=len(self.paths) == 1, before=start)
-
-    # --- by windows ---------------------------------------------------------------------------------------------------
+        size = self._sizes[file]
+        places = size if self._is_by_bytes(file) else self._rows(file)
+        start, most = max(1, places * offset // size), places * (self._before[-1] // count) // size
+        rows = self._pass_over(file, start - 1)
+        while rows.at is not None and rows.at.place < start:
+            rows.step()
+        first = rows.at
+        while rows.at is not None and first is not None:
+            document = self._document_of(rows.at)
+            if document is None or document != self._document_of(rows.before):
+                return _Cut(file, rows.at.place, rows.at.number)
+            if rows.at.place >= start + most:
+                return _Cut(file, first.place, first.number)
+            rows.step()
+        is_end = first is not None and file + 1 == len(self.paths)
+        return _Cut(file, first.place, first.number) if first is not None and is_end else _Cut(file + 1)
 
     def cuts_by_windows(self, parts: Sequence[int], count: int, sizes: Iterable[int]) -> list[_Cut]:
         """Find window borders of an undivided run, for ascending parts."""
@@ -449,112 +356,113 @@ class _Input:
             windows = bisect_left(borders, target)
             windows -= windows > 0 and target - borders[windows - 1] < borders[windows] - target
             file = bisect_right(before, borders[windows]) - 1 if part < count else len(self.paths)
-            row = 0 if file >= len(self.paths) else borders[windows] - before[file]
-            place, line = self._row_at(file, row) if row else (0, 1)
-            found.append(_Cut(file, place, line, windows))
+            index = 0 if file >= len(self.paths) else borders[windows] - before[file]
+            place, number = self._row_at(file, index) if index else (0, 1)
+            found.append(_Cut(file, place, number, windows))
         return found
 
-    def _row_at(self, file: int, row: int) -> tuple[int, int]:
+    def _row_at(self, file: int, index: int) -> tuple[int, int]:
         """Find the place of a row and its number."""
-        if not self._is_by_bytes(file):
-            return row, next(self._rows_from(file, row))[1].number
-        rows, start, number = self._passed.get(file, (0, 0, 0))
-        if rows > row:
-            rows = start = number = 0
-        with self._open(file) as source:
-            source.seek(start)
-            for line in source:
-                number += 1
-                if not is_blank(line):
-                    rows += 1
-                    if rows > row:
-                        self._passed[file] = rows - 1, start, number - 1
-                        return start, number
-                start += len(line)
-        raise DataError(
-            f"{self.paths[file]} was changed while it was read", hint="Try again once nothing writes to it."
-        )
+        rows = self._pass_over(file, index)
+        while rows.at is not None and rows.at.before < index:
+            rows.step()
+        if rows.at is None:
+            raise DataError(
+                f"{self.paths[file]} was changed while it was read", hint="Try again once nothing writes to it."
+            )
+        return rows.at.place, rows.at.number
+
+    def _rows(self, file: int) -> int:
+        """Count the rows of a file."""
+        if file not in self._lengths:
+            self._lengths[file] = self._count(file)
+        return self._lengths[file]
+
+    def _count(self, file: int) -> int:
+        if self._is_parquet(file):
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            with suppress(pa.ArrowException):
+                return int(pq.read_metadata(parquet_source(self.paths[file])).num_rows)
+        return sum(1 for _ in self._located(file))
+
+    def _pass_over(self, file: int, start: int) -> _Pass:
+        """Pass over the rows of a file from one on, or from where an earlier cut has left it: it is read only once."""
+        if self._is_parquet(file):
+            return _Pass(self._located(file, start))
+        if file not in self._passes:
+            self._passes = {file: _Pass(self._located(file))}
+        return self._passes[file]
+
+    def _located(self, file: int, start: int = 0) -> Iterator[_Located]:
+        if self._is_by_bytes(file):
+            place = index = 0
+            with Place(str(self.paths[file])).seekable_file() as source:
+                for number, line in enumerate(source, start=1):
+                    if not is_blank(line):
+                        yield _Located(index, place, number, line)
+                        index += 1
+                    place += len(line)
+            return
+        rows = stretch_rows(Stretch(path=str(self.paths[file]), start=start), self.options)
+        for index, row in enumerate(rows_and_failure(rows, alone=len(self.paths) == 1, before=start), start):
+            yield _Located(index, index, row.number, row)
+
+    def _document_of(self, one: _Located | None) -> Any:
+        row = None if one is None else one.row
+        if isinstance(row, bytes):
+            row = next(line_rows([row.decode("utf-8-sig", "surrogateescape")]), None)
+        return None if row is None or row.error is not None else self.documents.document(row.fields)
+
+    def _is_parquet(self, file: int) -> bool:
+        return format_of(self.paths[file].name) == ".parquet"
+
+
+class _Located(NamedTuple):
+    """A row of a file: how many are before it, its place as in a `_Cut`, its number, and itself or its line."""
+
+    before: int
+    place: int
+    number: int
+    row: RawRow | bytes
 
 
 class _Pass:
-    """A pass over rows; each iteration begins with the last row of the one before."""
+    """A pass over the rows of a file: the next one, and the one before it."""
 
-    def __init__(self, rows: Iterator[tuple[int, RawRow]]) -> None:
+    def __init__(self, rows: Iterator[_Located]) -> None:
         self._rows = rows
-        self._last: list[tuple[int, RawRow]] = []
+        self.before: _Located | None = None
+        self.at = next(rows, None)
 
-    @property
-    def place(self) -> int:
-        """Place of the last row."""
-        return self._last[0][0] if self._last else 0
-
-    def __iter__(self) -> Iterator[tuple[int, RawRow]]:
-        yield from self._last
-        for one in self._rows:
-            self._last = [one]
-            yield one
-
-
-def _line_at(source: BinaryIO, offset: int) -> int:
-    """Find where the first line at or after a byte begins."""
-    source.seek(offset - 1)
-    source.readline()
-    return source.tell()
-
-
-def _line_before(source: BinaryIO, start: int) -> int:
-    """Find where the line begins that ends before `start`."""
-    end = max(0, start - 1)
-    while end:
-        low = max(0, end - _BLOCK)
-        source.seek(low)
-        found = source.read(end - low).rfind(b"\n")
-        if found >= 0:
-            return low + found + 1
-        end = low
-    return 0
+    def step(self) -> None:
+        """Go on by a row."""
+        self.before, self.at = self.at, next(self._rows, None)
 
 
 # --- the rows of a share ----------------------------------------------------------------------------------------------
-
-
-class _Section(io.RawIOBase):
-    """Bytes of a file up to a place."""
-
-    def __init__(self, place: Place, start: int, stop: int | None) -> None:
-        self._file: Any = place.seekable_file()
-        self._file.seek(start)
-        self._left = (self._file.seek(0, os.SEEK_END) if stop is None else stop) - self._file.seek(start)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        read = self._file.readinto(memoryview(buffer)[: max(0, self._left)]) or 0
-        self._left -= read
-        return read
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
 
 def stretch_rows(stretch: Stretch, options: RunOptions) -> Iterator[RawRow]:
     """Read the rows of a stretch, with the numbers that they have in their file."""
     path = file_at(stretch.path)
     if stretch.by_bytes:
-        return guarded(lambda path, encoding: _line_section(stretch), path, options.encoding)
+        return guarded(lambda path, encoding: line_rows(_lines(stretch), stretch.number), path, options.encoding)
     if format_of(path.name) == ".parquet" and (stretch.start or stretch.stop is not None):
         read = partial(parquet_rows, first=stretch.start, stop=stretch.stop)
         return guarded(lambda path, encoding: read(path), path, options.encoding)
     return islice(read_rows(path, **options.reading), stretch.start, stretch.stop)
 
 
-def _line_section(stretch: Stretch) -> Iterator[RawRow]:
-    raw = io.BufferedReader(_Section(Place(stretch.path), stretch.start, stretch.stop), _BLOCK)
-    encoding = "utf-8-sig" if stretch.start == 0 else "utf-8"
-    with io.TextIOWrapper(raw, encoding=encoding, errors="surrogateescape", newline="\n") as text:
-        yield from line_rows(bounded_lines(text, stretch.path), stretch.number)
+def _lines(stretch: Stretch) -> Iterator[str]:
+    with Place(stretch.path).seekable_file() as file:
+        place, encoding = file.seek(stretch.start), "utf-8" if stretch.start else "utf-8-sig"
+        for line in bounded_lines(file, stretch.path):
+            if stretch.stop is not None and place >= stretch.stop:
+                return
+            yield line.decode(encoding, "surrogateescape")
+            place, encoding = place + len(line), "utf-8"
 
 
 def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
@@ -565,9 +473,6 @@ def read_share(share: Share, options: RunOptions) -> Iterator[Sample]:
     """
     shape = Shape(options)
     for stretch in share.stretches:
-        raw = stretch_rows(stretch, options)
-        rows = shape.identified(rows_and_failure(raw, alone=not stretch.name, before=stretch.start))
-        origin = stretch.name or file_at(stretch.path).name
-        for sample in samples_of(rows, origin, options.fields, repeated={}):
-            named = {free_name(FILE, sample.fields): stretch.name} if stretch.name else {}
-            yield from shape.samples(replace(sample, fields={**sample.fields, **named}) if named else sample)
+        rows, path = stretch_rows(stretch, options), file_at(stretch.path)
+        for sample in file_samples(rows, path, stretch.name, options, before=stretch.start, repeated={}):
+            yield from shape.samples(sample)

@@ -11,14 +11,13 @@ import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, AnyStr, BinaryIO, Protocol
+from typing import IO, Any, AnyStr
 
 from geval_local.errors import DataError
+from geval_local.io.places import BLOCK, File, open_bytes, state_of
 
 logger = logging.getLogger("geval_local")
 
-#: Bytes per read: a thread that reads ahead releases the interpreter lock at every read and has to reacquire it.
-READ_BYTES = 1 << 20
 #: Longest line, in characters: no valid row is longer (`geval_local.fields.MAX_CHARACTERS`), and a longer line could
 #: exhaust memory.
 MOST_IN_A_LINE = 1 << 26
@@ -47,38 +46,7 @@ _MARKS = {
 }
 
 
-class StoredFile(Protocol):
-    """A file that is not on this machine, as far as texts are read from it; see `geval_local.io.places.Place`."""
-
-    def __hash__(self) -> int:
-        """Equal files have equal hashes."""
-
-    @property
-    def name(self) -> str:
-        """The last component of its path."""
-
-    def lines_file(self) -> BinaryIO:
-        """Open it for sequential reading."""
-
-    def state(self) -> tuple[int, int]:
-        """Return its size, and the time of its last change in nanoseconds."""
-
-
-def open_bytes(path: Path | StoredFile) -> io.BufferedReader:
-    """Open a file for sequential reading."""
-    opened: Any = path.open("rb", buffering=READ_BYTES) if isinstance(path, Path) else path.lines_file()
-    return opened  # type: ignore[no-any-return]
-
-
-def state_of(path: Path | StoredFile) -> tuple[int, int]:
-    """Return a file's size, and the time of its last change in nanoseconds: a cheap check for writes."""
-    if not isinstance(path, Path):
-        return path.state()
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
-def open_text(path: Path | StoredFile, *, newline: str, encoding: str | None = None, guess: bool = False) -> IO[str]:
+def open_text(path: File, *, newline: str, encoding: str | None = None, guess: bool = False) -> IO[str]:
     """Open a text file, decoded and decompressed; undecodable bytes become lone surrogates.
 
     The first bytes determine its encoding, else it is UTF-8; with `guess` it may also be Windows-1252, see
@@ -94,7 +62,7 @@ def open_text(path: Path | StoredFile, *, newline: str, encoding: str | None = N
     return io.TextIOWrapper(packed, encoding=encoding, errors=errors, newline=newline)
 
 
-def _decoding(path: Path | StoredFile, head: bytes, encoding: str | None, *, guess: bool) -> tuple[str, str]:
+def _decoding(path: File, head: bytes, encoding: str | None, *, guess: bool) -> tuple[str, str]:
     """Decide the encoding of a file by its first bytes, and how its errors are handled."""
     kind = kind_of_no_text(head)
     if kind is not None:
@@ -163,13 +131,13 @@ def is_western(text: bytes) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _guessed(path: Path | StoredFile, size: int, changed: int) -> str:
+def _guessed(path: File, size: int, changed: int) -> str:
     """Decide whether a file without a byte-order mark is UTF-8 or Windows-1252; log the latter, once per file."""
     decoder, broken, in_line = codecs.getincrementaldecoder("utf-8")(), b"", 0
     with unpacked(path) as file:
-        block = file.read(READ_BYTES)
+        block = file.read(BLOCK)
         while block:
-            following = file.read(READ_BYTES)
+            following = file.read(BLOCK)
             try:
                 decoder.decode(block, final=not following)
             except UnicodeDecodeError:
@@ -203,11 +171,11 @@ def bounded_lines(file: IO[AnyStr], path: object) -> Iterator[AnyStr]:
         yield line
 
 
-def unpacked(path: Path | StoredFile) -> io.BufferedReader:
+def unpacked(path: File) -> io.BufferedReader:
     """Open a file, of one that is packed its content."""
     file = open_bytes(path)
     if file.peek(2)[:2] == _GZIP or path.name.lower().endswith(".gz"):
-        return io.BufferedReader(_Gunzipped(path, file), READ_BYTES)
+        return io.BufferedReader(_Gunzipped(path, file), BLOCK)
     return file
 
 
@@ -234,7 +202,7 @@ class _Gunzipped(io.RawIOBase):
     It decompresses and measures a window before it returns any of its rows.
     """
 
-    def __init__(self, path: Path | StoredFile, file: IO[bytes]) -> None:
+    def __init__(self, path: File, file: IO[bytes]) -> None:
         self._path = path
         self._packed = _Sips(file)
         self._whole = gzip.GzipFile(fileobj=self._packed, mode="rb")
@@ -245,10 +213,19 @@ class _Gunzipped(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if not self._window:
-            before = self._packed.taken
-            self._window = memoryview(self.unpacked())
-            taken = self._packed.taken - before
-            if len(self._window) == EXPANSION_BYTES > _MOST_EXPANSION * taken:
+            before, found = self._packed.taken, bytearray()
+            while len(found) < EXPANSION_BYTES:
+                try:
+                    part = self._whole.read1(EXPANSION_BYTES - len(found))
+                except (EOFError, OSError, zlib.error):
+                    if not found:  # else what is before the damage is returned, and the next window fails
+                        raise
+                    break
+                if not part:
+                    break
+                found += part
+            self._window = memoryview(found)
+            if len(found) == EXPANSION_BYTES > _MOST_EXPANSION * (self._packed.taken - before):
                 raise DataError(
                     f"{self._path} expands to more than {_MOST_EXPANSION} times its size",
                     hint="Unpack it with gunzip and look at it; if all of it is meant, give the unpacked file.",
@@ -257,21 +234,6 @@ class _Gunzipped(io.RawIOBase):
         buffer[:count] = self._window[:count]
         self._window = self._window[count:]
         return count
-
-    def unpacked(self) -> bytes:
-        """Decompress a window; if it ends at damage, return the content before it, and fail in the next window."""
-        found = bytearray()
-        while len(found) < EXPANSION_BYTES:
-            try:
-                part = self._whole.read1(EXPANSION_BYTES - len(found))
-            except (EOFError, OSError, zlib.error):
-                if not found:
-                    raise
-                break
-            if not part:
-                break
-            found += part
-        return bytes(found)
 
     def close(self) -> None:
         self._whole.close()

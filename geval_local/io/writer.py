@@ -8,15 +8,18 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol, get_args
 
 import orjson
 
-from geval_local.errors import OutputError
+from geval_local.errors import OutputError, telling
 from geval_local.files import replacing
 from geval_local.io.columns import (
+    EVERYTHING,
+    INPUT,
     SCORES,
     ColumnLayout,
     ResultRow,
@@ -24,7 +27,6 @@ from geval_local.io.columns import (
     figures_in,
     free_name,
     header_of,
-    holds_all_input,
     neutral,
     plain,
     renamed_columns,
@@ -53,13 +55,15 @@ class Sink(Protocol):
         """Append a row."""
 
     def finish(self) -> None:
-        """Write the buffered rows."""
+        """Write the buffered rows, if there are any."""
+        return
 
     def discard(self) -> None:
         """Release everything except the file itself; called once, after `finish` or instead of it."""
+        return
 
 
-class JsonlSink:
+class JsonlSink(Sink):
     """One object per line; equal rows give equal bytes."""
 
     def __init__(self, file: BinaryIO, layout: ColumnLayout = SCORES) -> None:
@@ -77,12 +81,6 @@ class JsonlSink:
         except TypeError:  # long integers, keys that are not texts, lone surrogates, dates, objects
             line = _COMPACT.encode(plain(record)).encode()
         self._file.write(line + b"\n")
-
-    def finish(self) -> None:
-        """Do nothing: no rows are buffered."""
-
-    def discard(self) -> None:
-        """Do nothing: no resources are held."""
 
 
 class CsvSink:
@@ -152,7 +150,9 @@ class CsvSink:
         good = [one for one in self._waiting if not one[-1]] or self._waiting
         names = dict.fromkeys(name for cells, *_ in good for name in cells)
         self._header = header_of(self._columns, list(names), self._metrics, self._present, self._layout)
-        self._extra = free_name("extra", self._header) if holds_all_input(self._columns) else None
+        # Where all input columns are asked for, late ones go there.
+        is_whole = self._columns is not None and (EVERYTHING in self._columns or INPUT in self._columns)
+        self._extra = free_name("extra", self._header) if is_whole else None
         header = [*self._header, *([] if self._extra is None else [self._extra])]
         self._writer.writerow(map(neutral, header) if self._safe else header)
         for cells, number, _ in self._waiting:
@@ -182,19 +182,7 @@ class RowFigures(Protocol):
         """Return the figures as plain JSON values."""
 
 
-def _parquet_sink(
-    file: BinaryIO, metrics: Sequence[str], directory: Path, layout: ColumnLayout, source: Source, stack: ExitStack
-) -> Sink:
-    try:
-        from geval_local.io.parquet import ParquetSink
-    except ImportError:
-        raise OutputError(
-            "writing Parquet needs pyarrow, the `parquet` extra",
-            hint="Install it with `pip install 'geval-local[parquet]'`, or write .jsonl or .csv.",
-        ) from None
-    return ParquetSink(file, metrics, directory, layout, stack.enter_context(source()))
-
-
+@dataclass
 class ResultWriter:
     r"""Writer of scored samples, one row per sample, in the order of the calls; a context manager.
 
@@ -210,12 +198,11 @@ class ResultWriter:
       whose row is marked as bad) become visible escapes such as ``\udce9``.
     """
 
-    def __init__(self, path: Path, file: ExitStack, sink: Sink, metrics: Sequence[str], column: str) -> None:
-        self.path = path
-        self._file = file
-        self._sink = sink
-        self._metrics = tuple(metrics)
-        self._column = column
+    path: Path
+    _file: ExitStack
+    _sink: Sink
+    _metrics: Sequence[str]
+    _column: str
 
     @classmethod
     def open(
@@ -238,22 +225,25 @@ class ResultWriter:
         """
         given, path = path, cls.check(path)
         with ExitStack() as stack:
-            try:
+            hint = f"Choose a directory that you may write to, not {path.parent}."
+            with telling(OutputError, f"cannot write {given}", hint):
                 file = stack.enter_context(
                     replacing(path, private=private, mark=mark, before_replacing=before_replacing)
                 )
-            except OSError as error:
-                raise OutputError(
-                    f"cannot write {given}: {error.strerror}",
-                    hint=f"Choose a directory that you may write to, not {path.parent}.",
-                ) from error
             suffix = path.suffix.lower()
             if suffix == ".csv":
                 sink: Sink = CsvSink(file, metrics, columns, layout, style=csv_style)
             elif suffix == ".jsonl":
                 sink = JsonlSink(file, layout)
             else:
-                sink = _parquet_sink(file, metrics, path.parent, layout, source, stack)
+                try:
+                    from geval_local.io.parquet import ParquetSink
+                except ImportError:
+                    raise OutputError(
+                        "writing Parquet needs pyarrow, the `parquet` extra",
+                        hint="Install it with `pip install 'geval-local[parquet]'`, or write .jsonl or .csv.",
+                    ) from None
+                sink = ParquetSink(file, metrics, path.parent, layout, stack.enter_context(source()))
             stack.callback(sink.discard)
             stack.push(lambda kind, *_: sink.finish() if kind is None else None)
             return cls(path, stack.pop_all(), sink, metrics, layout.column)
@@ -285,10 +275,8 @@ class ResultWriter:
         if sample.error is not None and sample.row:
             columns.setdefault("row", sample.row)
         earlier = _take_earlier_results(columns, self._metrics, self._column)
-        try:
+        with self._telling():
             self._sink.write(ResultRow(columns, earlier, figures, sample.error is not None, sample.row))
-        except OSError as error:
-            raise self._failure(error) from error
 
     def __enter__(self) -> ResultWriter:
         return self
@@ -296,16 +284,12 @@ class ResultWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
+        with self._telling():
             self._file.__exit__(kind, error, traceback)
-        except OSError as problem:
-            raise self._failure(problem) from problem
 
-    def _failure(self, error: OSError) -> OutputError:
-        return OutputError(
-            f"cannot write {self.path}: {error.strerror or error}",
-            hint=f"Is the disk full? Make room in {self.path.parent} and run again; nothing was left under that name.",
-        )
+    def _telling(self) -> AbstractContextManager[None]:
+        hint = f"Is the disk full? Make room in {self.path.parent} and run again; nothing was left under that name."
+        return telling(OutputError, f"cannot write {self.path}", hint)
 
 
 def _take_earlier_results(columns: dict[str, Any], metrics: Sequence[str], place: str) -> dict[str, Any]:

@@ -253,10 +253,11 @@ class _Driver:
     ) -> None:
         import ray
 
+        self._ray: Any = ray
         self._count, self._judges, self._load, self._command = workers, judges, load, command
         self._workers: dict[int, _Worker] = {}
         self._looked = time.monotonic()
-        self._part = self._divided(ray.nodes())
+        self._part = self._divided(self._ray.nodes())
         for judge in judges:
             warn_of_cpus(self._part, judge)
         self._size = self._part.workers
@@ -280,10 +281,8 @@ class _Driver:
         self._stop()
 
     def _begin(self, place: int, task: Task) -> None:
-        import ray
-
         if place not in self._workers:
-            kind = ray.remote(num_cpus=self._part.cpus, num_gpus=self._part.gpus, max_concurrency=2)(_Actor)
+            kind = self._ray.remote(num_cpus=self._part.cpus, num_gpus=self._part.gpus, max_concurrency=2)(_Actor)
             self._workers[place] = _Worker(kind.remote(__version__, self._load))
         worker = self._workers[place]
         worker.task = task
@@ -291,24 +290,22 @@ class _Driver:
 
     def _follow(self) -> None:
         """Tell what workers tell, and what became of their tasks."""
-        import ray
-
         busy = {place: worker for place, worker in self._workers.items() if worker.task is not None}
         if not busy:
             return
-        ready, _ = ray.wait([worker.result for worker in busy.values()], num_returns=1, timeout=TELL_SECONDS)
+        ready, _ = self._ray.wait([worker.result for worker in busy.values()], num_returns=1, timeout=TELL_SECONDS)
         for place, worker in busy.items():
             self._ask(place, worker)
             if worker.result not in ready:
                 continue
             assert worker.task is not None
             try:
-                files = ray.get(worker.result)
-            except ray.exceptions.RayActorError as error:
+                files = self._ray.get(worker.result)
+            except self._ray.exceptions.RayActorError as error:
                 del self._workers[place]
                 self._command.tell((place, self._death(worker, error)))
                 continue
-            except ray.exceptions.RayError as error:
+            except self._ray.exceptions.RayError as error:
                 raise _reason(error) from error
             _write(worker.task.directory, files)
             worker.task = None
@@ -319,11 +316,9 @@ class _Driver:
 
     def _ask(self, place: int, worker: _Worker) -> None:
         """Tell what a worker has to tell, but that a share is finished only at its end."""
-        import ray
-
         try:
-            worker.node, told = ray.get(worker.actor.told.remote(), timeout=_ANSWER_SECONDS)
-        except ray.exceptions.RayError:  # it is loading, or gone, which its result says
+            worker.node, told = self._ray.get(worker.actor.told.remote(), timeout=_ANSWER_SECONDS)
+        except self._ray.exceptions.RayError:  # it is loading, or gone, which its result says
             return
         worker.ended += [one for one in told if one.kind == "ended"]
         for one in told:
@@ -332,12 +327,10 @@ class _Driver:
 
     def _look(self) -> None:
         """Take machines that have joined a cluster which may grow; say that the cluster is there."""
-        import ray
-
         if time.monotonic() < self._looked + _LOOK_SECONDS:
             return
-        nodes = ray.nodes()
-        here = ray.get_runtime_context().get_node_id()
+        nodes = self._ray.nodes()
+        here = self._ray.get_runtime_context().get_node_id()
         if any(one["NodeID"] == here and not one["Alive"] for one in nodes):
             raise ConnectionError("it has lost this machine")
         if self._count is None:
@@ -348,25 +341,21 @@ class _Driver:
 
     def _death(self, worker: _Worker, error: Exception) -> Told:
         """Say how a worker has died, and whether its whole machine is gone."""
-        import ray
-
         told = str(error).strip().splitlines()
-        is_there = any(one["NodeID"] == worker.node and one["Alive"] for one in ray.nodes())
+        is_there = any(one["NodeID"] == worker.node and one["Alive"] for one in self._ray.nodes())
         is_lost = worker.node is not None and not is_there
         return Told("lost" if is_lost else "died", f"is gone ({told[0] if told else type(error).__name__})")
 
     def _stop(self) -> None:
         """Let workers end their batch, and take the shares that are finished then."""
-        import ray
-
         busy = [worker for worker in self._workers.values() if worker.task is not None]
         for worker in busy:
             worker.actor.stop.remote()
         if busy:
-            ray.wait([worker.result for worker in busy], num_returns=len(busy), timeout=ENDING_SECONDS)
+            self._ray.wait([worker.result for worker in busy], num_returns=len(busy), timeout=ENDING_SECONDS)
         for worker in busy:
-            with suppress(ray.exceptions.RayError):
-                _write(worker.task.directory, ray.get(worker.result, timeout=0))  # type: ignore[union-attr]
+            with suppress(self._ray.exceptions.RayError):
+                _write(worker.task.directory, self._ray.get(worker.result, timeout=0))  # type: ignore[union-attr]
 
 
 def _write(directory: Path, files: Mapping[str, bytes]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from geval_local.analysis.results import ScoredRun
@@ -52,7 +52,7 @@ def slice_tables(found: Sequence[Summary]) -> list[Table]:
             (
                 one.value if len(found) == 1 else f"{one.value}, {summary.metric}",
                 f"{one.summary.scored:,} of {one.summary.rows:,}",
-                one.summary.interval.units,
+                one.summary.documents,
                 one.summary.shown,
                 "-" if one.summary.passed_share is None else f"{one.summary.passed_share:.1%}",
                 one.summary.shown.warning or "-",
@@ -68,42 +68,26 @@ def slice_tables(found: Sequence[Summary]) -> list[Table]:
 
 def overview_table(found: Sequence[Summary]) -> Table:
     """Build a table with one row per metric."""
-    rows = []
-    for one in found:
-        few = "-" if math.isnan(one.low_mass_share) else f"{one.low_mass_share:.1%}"
-        rows.append(
-            (
-                one.metric,
-                f"{one.scored:,} of {one.rows:,}",
-                number(one.mean),
-                f"{number(one.low)} to {number(one.high)}" if one.low == one.low else "-",
-                number(one.std),
-                number(one.label_mass),
-                number(one.label_mass_min),
-                few,
-                passing(one) or "-",
-                f"{one.unscored:,}",
-            )
-        )
-    headers = (
-        "metric",
-        "scored",
-        "mean",
-        "95 % interval",
-        "std",
-        "label mass",
-        "lowest mass",
-        f"mass < {LOW_LABEL_MASS:g}",
-        "threshold",
-        "unscored",
-    )
+    columns: dict[str, Callable[[Summary], str]] = {
+        "scored": lambda one: f"{one.scored:,} of {one.rows:,}",
+        "mean": lambda one: number(one.mean),
+        "95 % interval": lambda one: f"{number(one.low)} to {number(one.high)}" if one.low == one.low else "-",
+        "std": lambda one: number(one.std),
+        "label mass": lambda one: number(one.label_mass),
+        "lowest mass": lambda one: number(one.label_mass_min),
+        f"mass < {LOW_LABEL_MASS:g}": lambda one: (
+            f"{one.low_mass_share:.1%}" if one.low_mass_share == one.low_mass_share else "-"
+        ),
+        "threshold": lambda one: passing(one) or "-",
+        "unscored": lambda one: f"{one.unscored:,}",
+    }
     notes = [
         *said_once((one.metric, mass_remark(one)) for one in found if one.low_mass_share > 0),
         f"interval of the mean: Student's t over documents; {found[0].grouping}",
         "std: between rows, n - 1 in the denominator",
         *said_once((one.metric, f"warning: {one.shown.warning}") for one in found if one.shown.warning),
     ]
-    return Table(headers, tuple(rows), tuple(notes))
+    return replace(Table.over({one.metric: one for one in found}, columns, notes), headers=("metric", *columns))
 
 
 def signatures(run: ScoredRun, metrics: Iterable[str]) -> dict[str, str]:

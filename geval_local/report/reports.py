@@ -21,25 +21,21 @@ from geval_local.analysis.results import (
     Reading,
     ResultsGiven,
     ScoredRun,
-    estimate_name,
-    estimated_items,
     system_of_columns,
 )
-from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, folded, interval, number
+from geval_local.analysis.tables import interval, number
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.ownership import check_replaceable, owned
 from geval_local.io.result_manifest import manifest_path
 from geval_local.report.headline import tab_title
 from geval_local.report.overview import facts, signatures
-from geval_local.report.page import PAGE, check_target, render, write_page
+from geval_local.report.page import PAGE, check_estimator, check_target, render, write_page
 from geval_local.report.run_page import MOST_ROWS, RunPage
 from geval_local.report.sections import interval_chart
 from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Estimator
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.statistics.correlation import Correlation
-from geval_local.statistics.records import usable
-from geval_local.statistics.significance import compare_all, corrected
 from geval_local.summary import Summary
 
 INDEX = "index.html"
@@ -110,6 +106,7 @@ def write_report(
     ConfigurationError, DataError
         If the runs cannot be shown, or (`OutputError`) the output cannot be written.
     """
+    check_estimator(reading.get("estimator"))
     written = [reason for path in reasons for reason in read_reasons(path)]
     place, many = Path(output), len(results) > 1
     if many and place.suffix.lower() in (".html", ".htm"):
@@ -125,7 +122,7 @@ def write_report(
         return RunPage(
             run,
             human=ratings,
-            ablation=_ablation(run, ratings, estimators),
+            estimators=estimators,
             rows=rows,
             by=by or (() if run.manifest is None else run.manifest.by),
             facts=facts(run),
@@ -205,27 +202,6 @@ def _write_site(
     return WrittenReport(index, len(shown), failed)
 
 
-def _ablation(
-    run: ScoredRun,
-    ratings: Mapping[str, str],
-    estimators: Sequence[Estimator],
-) -> Table | None:
-    """Apply other estimators to the run's distributions: the part of the paper's ablation that needs no judge.
-
-    It tests every estimator against the scores on the documents that both keep, as `meta-eval --ablations` does. It
-    returns None without ratings, or without a manifest that gives the scales.
-    """
-    pairs = {}
-    for name in run.metrics:
-        if name in ratings and run.is_described(name):
-            items, _ = usable(run.items(name, human=ratings))
-            scale = run.origin(name).definition.scale
-            for one in estimators:
-                pairs[f"{name}: score / {estimate_name('score', one)}"] = items, estimated_items(items, scale, one)
-    tests, _ = compare_all(pairs, run.documents.level)
-    return folded(comparison_table(corrected(tests)), FOLDED_TESTS) if tests else None
-
-
 # --- a folder ---------------------------------------------------------------------------------------------------------
 
 
@@ -259,7 +235,8 @@ def _linked(index: Path) -> set[str]:
 def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> dict[str, Any]:
     """Return the runs with a metric side by side for the template, with the settings in which they differ."""
     own = [run for run in runs if metric in run.summaries]
-    rated = any(metric in run.correlations for run in own)
+    found, agreed = [run.summaries[metric] for run in own], [run.correlations.get(metric) for run in own]
+    levels = " / ".join(dict.fromkeys(one.level for one in agreed if one is not None))
     parts = [signature_parts(run.signatures.get(metric, "")) for run in own]
     keys = [key for key in dict.fromkeys(key for one in parts for key in one) if key not in (*LIBRARIES, "tokenizer")]
     settings = {
@@ -269,47 +246,27 @@ def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> dict[str, Any]:
     }
     if len({run.input for run in own}) > 1:
         settings["input"] = [run.input or "-" for run in own]
-    rows = []
-    for place, run in enumerate(own):
-        one = run.summaries[metric]
-        agreed = run.correlations.get(metric)
-        cells = (
-            interval(one.shown),
-            *([interval(agreed.spearman) if agreed is not None else "-"] if rated else []),
-            *(values[place] for values in settings.values()),
-            number(one.std),
-            number(one.label_mass),
-            f"{one.scored:,} of {one.rows:,}",
-        )
-        rows.append((run.page, run.name, cells))
-    levels = dict.fromkeys(run.correlations[metric].level for run in own if metric in run.correlations)
-    headers = (
-        "mean score",
-        *([f"{' / '.join(levels)} spearman"] if rated else []),
-        *settings,
-        "std",
-        "label mass",
-        "scored",
-    )
-    notes = [
-        f"95 % intervals over documents; {told}"
-        for told in dict.fromkeys(run.summaries[metric].grouping for run in own)
-    ]
-    notes += [f"{run.name}: {told}" for run in own if (told := run.summaries[metric].doubt)]
+    cells = {"mean score": [interval(one.shown) for one in found]}
+    if levels:
+        cells[f"{levels} spearman"] = ["-" if one is None else interval(one.spearman) for one in agreed]
+    cells |= settings | {
+        "std": [number(one.std) for one in found],
+        "label mass": [number(one.label_mass) for one in found],
+        "scored": [f"{one.scored:,} of {one.rows:,}" for one in found],
+    }
+    notes = [f"95 % intervals over documents; {told}" for told in dict.fromkeys(one.grouping for one in found)]
+    notes += [f"{run.name}: {one.doubt}" for run, one in zip(own, found, strict=True) if one.doubt]
     if settings:
         notes.append(f"the runs differ in {', '.join(settings)}: read their differences as the effect of that")
+    people = {run.name: one.spearman for run, one in zip(own, agreed, strict=True) if one is not None}
     charts = [
         interval_chart("Mean score", {run.name: run.summaries[metric].shown for run in own}, "mean score"),
-        interval_chart(
-            "Agreement with people",
-            {run.name: run.correlations[metric].spearman for run in own if metric in run.correlations},
-            f"{' / '.join(levels)} spearman",
-        ),
+        interval_chart("Agreement with people", people, f"{levels} spearman"),
     ]
     return {
         "metric": metric,
-        "headers": headers,
-        "rows": rows,
+        "headers": tuple(cells),
+        "rows": [(run.page, run.name, [values[place] for values in cells.values()]) for place, run in enumerate(own)],
         "notes": notes,
         "charts": [chart for chart in charts if chart is not None],
     }

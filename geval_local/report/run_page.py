@@ -13,8 +13,18 @@ from typing import Any
 
 from geval_local.analysis.differences import Ranking
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
-from geval_local.analysis.results import Grouped, ResultsGiven, ScoredRun, grouped, has_ids, row_keys, writers
-from geval_local.analysis.tables import Table, correlation_table, folded
+from geval_local.analysis.results import (
+    Grouped,
+    ResultsGiven,
+    ScoredRun,
+    estimate_name,
+    estimated_items,
+    grouped,
+    has_ids,
+    row_keys,
+    writers,
+)
+from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, correlation_table, folded
 from geval_local.conversation import turn_name
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
@@ -23,9 +33,11 @@ from geval_local.report.overview import entries, judge_of, overview_table, slice
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
 from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
+from geval_local.score import Estimator
 from geval_local.statistics.correlation import Correlation, correlate
 from geval_local.statistics.levels import Level, level_figures
 from geval_local.statistics.records import ScoredItem, usable
+from geval_local.statistics.significance import compare_all, corrected
 from geval_local.summary import Summary
 
 #: Rows that a page holds unless it is told otherwise.
@@ -59,7 +71,8 @@ class RunPage:
     #: Metric -> how its systems compare, where that is known already.
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
     only: Sequence[str] = ()
-    ablation: Table | None = None
+    #: Others than that of the scores, which are tested against it.
+    estimators: Sequence[Estimator] = ()
     reasons: Sequence[WrittenReason] = ()
     title: str | None = None
     #: Most rows that charts and list hold; tables are of all.
@@ -135,6 +148,24 @@ class RunPage:
                     tuple(group_correlations(items)) if self.groups.names is not None else (),
                 )
         return found
+
+    @cached_property
+    def ablation(self) -> Table | None:
+        """Other estimators on the run's distributions: the part of the paper's ablation that needs no judge.
+
+        It tests every estimator against the scores on the documents that both keep, as `meta-eval --ablations` does.
+        None without ratings, or without a manifest that gives the scales.
+        """
+        pairs = {}
+        for name in self.metrics if self.estimators else ():
+            if name not in self.ratings or not self.run.is_described(name):
+                continue
+            items, _ = usable(self.items[name])
+            scale = self.run.origin(name).definition.scale
+            for one in self.estimators:
+                pairs[f"{name}: score / {estimate_name('score', one)}"] = items, estimated_items(items, scale, one)
+        tests, _ = compare_all(pairs, self.groups.level)
+        return folded(comparison_table(corrected(tests)), FOLDED_TESTS) if tests else None
 
     @cached_property
     def summaries(self) -> list[Summary]:

@@ -125,21 +125,17 @@ def system_section(
         "told": ranking.told,
         "ranking": ranking,
         "doubt": "",
-        "chart": _chart(ranking),
+        "chart": interval_chart(
+            "Mean score of each system, with 95 % intervals",
+            {side.side: side.shown for side in ranking.systems},
+            "mean score"
+            + (", adjusted for documents" if any(side.adjusted for side in ranking.systems) else "")
+            + ("; systems that share a letter cannot be told apart" if ranking.groups else ""),
+            remarks={side.side: ranking.letters(side.side) for side in ranking.systems},
+        ),
         "table": _without_sentence(ranking_table(ranking, human), ranking.told),
         "pairs": pair_table(ranking),
     }
-
-
-def _chart(ranking: Ranking) -> IntervalChart | None:
-    return interval_chart(
-        "Mean score of each system, with 95 % intervals",
-        {side.side: side.shown for side in ranking.systems},
-        "mean score"
-        + (", adjusted for documents" if any(side.adjusted for side in ranking.systems) else "")
-        + ("; systems that share a letter cannot be told apart" if ranking.groups else ""),
-        remarks={side.side: ranking.letters(side.side) for side in ranking.systems},
-    )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from geval_local.errors import DataError, OutputError, first_line
+from geval_local.errors import DataError, OutputError, telling
 from geval_local.files import home_directory, private_home, safe_file_name
 from geval_local.io.ownership import check_own, digest_of, owned
 from geval_local.io.places import RIGHTS, Place, is_address
@@ -51,14 +51,10 @@ def local_output(place: Place) -> Path:
 def make_local_output(place: Place) -> str:
     """Create the directory of `local_output`; return the output as `geval_local.runs.target.find_target` reads it."""
     output = local_output(place)
-    try:
+    hint = "Set GEVAL_LOCAL_HOME to a directory on a local disk that you may write to."
+    with telling(OutputError, f"cannot keep the run for {place} in {output.parent}", hint):
         private_home("runs")
         output.parent.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"cannot keep the run for {place} in {output.parent}: {error.strerror}",
-            hint="Set GEVAL_LOCAL_HOME to a directory on a local disk that you may write to.",
-        ) from error
     return f"{output}/" if output.name == _RUN else str(output)
 
 
@@ -74,10 +70,8 @@ def local_results(given: str) -> Path:
     place = Place(given)
     if place.local is not None:
         return place.local
-    try:
+    with telling(DataError, f"cannot read {place}", RIGHTS):
         return _copied(place)
-    except OSError as error:
-        raise DataError(f"cannot read {place}: {first_line(error)}", hint=RIGHTS) from error
 
 
 def _copied(place: Place) -> Path:
@@ -113,14 +107,12 @@ def check_address(asked: RunManifest, on_record: RunManifest | None, *, overwrit
     as a result at the address.
     """
     place = Place(str(asked.settings.address))
-    try:
+    with telling(OutputError, f"cannot use {place}", RIGHTS):
         _check_bucket(place)
         if asked.settings.output is None:
             return _check_directory(place, asked, on_record, overwrite=overwrite)
         check_results(place, digests=_known(on_record), overwrite=overwrite)
         return digest_of(place)
-    except OSError as error:
-        raise OutputError(f"cannot use {place}: {first_line(error)}", hint=RIGHTS) from error
 
 
 def _check_bucket(place: Place) -> None:
@@ -168,14 +160,9 @@ def upload(run: Run, files: Iterable[Path]) -> list[Place]:
     """Upload the complete results of a run; return where they are."""
     manifest, place = run.manifest, Place(str(run.manifest.settings.address))
     check_address(manifest, manifest)
-    try:
-        upload_all = _upload_directory if manifest.settings.output is None else _upload_file
+    upload_all = _upload_directory if manifest.settings.output is None else _upload_file
+    with telling(OutputError, f"cannot write {place}", f"{RIGHTS} The results are in {run.directory} until then."):
         return upload_all(run, place, list(files))
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {place}: {first_line(error)}",
-            hint=f"{RIGHTS} The results are in {run.directory} until then.",
-        ) from error
 
 
 def _upload_file(run: Run, place: Place, files: list[Path]) -> list[Place]:

@@ -11,22 +11,19 @@ import hashlib
 import json
 import logging
 import sqlite3
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geval_local.errors import OutputError
+from geval_local.errors import OutputError, telling
 from geval_local.files import home_directory, home_folder, network_disk
 from geval_local.runs.store import (
-    checksum,
     connect,
     from_columns,
-    is_sealed,
     make_tables,
     plain_errors,
-    thought_checksum,
+    seal,
     thought_columns,
     thought_of,
     to_columns,
@@ -47,7 +44,7 @@ READOUT_VERSION = 1
 THOUGHT_VERSION = 1
 _AT_ONCE = 500
 #: Incremented whenever the tables change.
-_SCHEMA = 3
+_SCHEMA = 4
 _STATEMENTS = (
     """CREATE TABLE entries (key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, other TEXT, sample_key INTEGER
         NOT NULL, checksum INTEGER) WITHOUT ROWID""",
@@ -61,21 +58,20 @@ def cache_path() -> Path:
     return home_directory() / "cache" / "outcomes.sqlite"
 
 
-def entry_checksum(key: bytes, logprobs: bytes, other: str | None, sample_key: int) -> int:
-    """Return the checksum of an entry, its key included."""
-    return zlib.crc32(key, checksum(0, 0, 0, 0, logprobs, other, 0, 0, sample_key, None))
-
-
 class OutcomeCache:
     """Outcomes and thoughts of earlier runs."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path or cache_path()
-        self.in_use = True
+    def __init__(self, *, in_use: bool = True) -> None:
+        self.in_use = in_use
         self._connection: sqlite3.Connection | None = None
         #: Keys of entries that are not as they were stored, and whether that was said.
         self._damaged: set[bytes] = set()
         self._told = False
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return cache_path()
 
     def keys(self, requests: Sequence[Request], judge: str) -> list[bytes]:
         """Derive the keys of requests."""
@@ -99,7 +95,7 @@ class OutcomeCache:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Outcome]:
         """Look up outcomes; the caller fills in their token counts."""
-        found = self._find("entries", "logprobs, other, sample_key", keys, entry_checksum)
+        found = self._find("entries", "logprobs, other, sample_key", keys)
         return {
             key: from_columns((logprobs, other, 0, 0, sample_key, None))
             for key, (logprobs, other, sample_key) in found.items()
@@ -107,7 +103,7 @@ class OutcomeCache:
 
     def find_thoughts(self, keys: Sequence[bytes]) -> dict[bytes, Thought]:
         """Look up thoughts."""
-        found = self._find("thoughts", "tokens, text, ending", keys, thought_checksum)
+        found = self._find("thoughts", "tokens, text, ending", keys)
         return {key: thought_of(*columns) for key, columns in found.items()}
 
     def add(self, outcomes: Mapping[bytes, Outcome]) -> None:
@@ -116,18 +112,14 @@ class OutcomeCache:
         for key, outcome in sorted(outcomes.items()):
             logprobs, other, _, _, sample_key, _ = to_columns(outcome)
             if logprobs is not None:
-                values = (key, logprobs, other, sample_key)
-                rows.append((*values, entry_checksum(*values)))
+                rows.append((key, logprobs, other, sample_key))
         self._add("entries", rows)
 
     def add_thoughts(self, thoughts: Mapping[bytes, Thought]) -> None:
         """Store thoughts."""
-        rows = [(key, *thought_columns(thought)) for key, thought in sorted(thoughts.items())]
-        self._add("thoughts", [(*values, thought_checksum(*values)) for values in rows])
+        self._add("thoughts", [(key, *thought_columns(thought)) for key, thought in sorted(thoughts.items())])
 
-    def _find(
-        self, table: str, columns: str, keys: Sequence[bytes], seal_of: Callable[..., int]
-    ) -> dict[bytes, tuple[Any, ...]]:
+    def _find(self, table: str, columns: str, keys: Sequence[bytes]) -> dict[bytes, tuple[Any, ...]]:
         """Read entries of a table that are as they were stored."""
         found: dict[bytes, tuple[Any, ...]] = {}
         if not self._has_place() or not self.path.exists():
@@ -137,10 +129,10 @@ class OutcomeCache:
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
                 marks = ",".join("?" * len(part))
-                for key, *values, seal in connection.execute(
+                for key, *values, sealed in connection.execute(
                     f"SELECT key, {columns}, checksum FROM {table} WHERE key IN ({marks})", part
                 ):
-                    if not is_sealed(seal_of, (key, *values), seal):
+                    if seal(key, *values) != sealed:
                         self._damaged.add(key)
                     else:
                         found[key] = tuple(values)
@@ -154,27 +146,24 @@ class OutcomeCache:
 
     def _add(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Write entries, the key first, in place of damaged ones."""
-        if not rows or not self.in_use or not self._has_place():
+        if not rows or not self._has_place():
             return
         try:
             connection = self._open()
             with transaction(connection):
                 damaged = [(key,) for key, *_ in rows if key in self._damaged]
                 connection.executemany(f"DELETE FROM {table} WHERE key = ?", damaged)
-                connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?, ?)", rows)
+                sealed = [(*values, seal(*values)) for values in rows]
+                connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?, ?)", sealed)
             self._damaged -= {key for (key,) in damaged}
         except Exception as error:
             self._give_up(error)
 
     def size(self) -> tuple[int, int]:
         """Return the number of entries and of bytes on disk."""
-        try:
+        with telling(OutputError, f"cannot read {self.path}", "Set GEVAL_LOCAL_HOME to a directory of your own."):
             if not self.path.exists():
                 return 0, 0
-        except OSError as error:
-            raise OutputError(
-                f"cannot read {self.path}: {error.strerror}", hint="Set GEVAL_LOCAL_HOME to a directory of your own."
-            ) from error
         with plain_errors(self.path):
             asked = "SELECT (SELECT COUNT(*) FROM entries) + (SELECT COUNT(*) FROM thoughts)"
             entries = int(self._open().execute(asked).fetchone()[0])
@@ -194,9 +183,8 @@ class OutcomeCache:
             self._connection = None
 
     def _has_place(self) -> bool:
-        """Create the cache's directory; a failure has been logged."""
-        if self.path == cache_path() and home_folder("cache") is None:
-            self.in_use = False
+        """Create the directory of a cache that is in use; a failure has been logged."""
+        self.in_use = self.in_use and home_folder("cache") is not None
         disk = network_disk(self.path) if self.in_use else None
         if disk is not None:  # many machines would write one file, whose locks and log need one machine
             logger.warning(

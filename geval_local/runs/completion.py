@@ -168,7 +168,9 @@ def complete(
                     "be scored again: figures already computed come from the cache where that is in use.",
                 ) from error
             if is_run_directory(directory) and _may_go_on(error, run.manifest):
-                add_resume_hint(error, target.address or directory)
+                command = shlex.join(["geval-local", "resume", str(target.address or directory)])
+                kept = f"What is finished is kept; go on with:\n  {command}"
+                error.hint = kept if error.hint is None else f"{error.hint}\n{kept}"
         raise
     finally:
         if target.address is not None and directory is not None:
@@ -185,13 +187,6 @@ def _may_go_on(error: GevalError, manifest: RunManifest) -> bool:
     except DataError:  # it may be put back
         return True
     return False
-
-
-def add_resume_hint(error: GevalError, directory: object) -> None:
-    """Say how to continue with what the error interrupted."""
-    command = shlex.join(["geval-local", "resume", str(directory)])
-    kept = f"What is finished is kept; go on with:\n  {command}"
-    error.hint = kept if error.hint is None else f"{error.hint}\n{kept}"
 
 
 @dataclass
@@ -251,14 +246,16 @@ class Completion:
                 on_write=self.write,
                 close=self._close,
             ):
-                results = {key: self._calibrated(key, result) for key, result in raw.items()}
+                results = {
+                    key: self.calibrations[key].calibrate(result)
+                    if key in self.calibrations and isinstance(result, Score)
+                    else result
+                    for key, result in raw.items()
+                }
                 self._count(sample, results)
                 exporter.write(sample, results)
             self.write()
-        totals: dict[str, int] = {}
-        for counts in self._totals():
-            for name, count in counts.items():
-                totals[name] = totals.get(name, 0) + count
+        counts = self._totals()
         summaries = {key: tally.summary(self.documents) for key, tally in self.tallies.items()}
         # First: the description of the input may be that of a result which now is replaced.
         description = self._description(summaries)
@@ -282,7 +279,7 @@ class Completion:
             load_seconds=self.load_seconds,
             steps_seconds=self.steps_seconds,
             seconds=time.perf_counter() - begin - self.load_seconds - self.steps_seconds,
-            totals=totals,
+            totals={name: sum(one[name] for one in counts) for name in counts[0]},
             precisions=self.precisions,
             manifest=run.manifest,
             target=self.target,
@@ -356,12 +353,10 @@ class Completion:
             return self._read(record, lambda: load(choice))
         from geval_local.judge.judge import Judge
 
-        if not self.run.manifest.settings.use_cache:
-            judge = self._read(record, lambda: Judge.load(choice))
-        else:
-            judge = Judge.load(choice, on_read=partial(self._read, record))
-        self.own = judge
-        return judge
+        read = partial(self._read, record)
+        is_lazy = self.run.manifest.settings.use_cache
+        self.own = Judge.load(choice, on_read=read) if is_lazy else read(lambda: Judge.load(choice))
+        return self.own
 
     def _close(self, judge: Judge) -> None:
         """Give back the memory of a judge that this run has loaded."""
@@ -422,11 +417,6 @@ class Completion:
         """Tell how many outcomes are finished."""
         self.done = done
         self.events.on_progress(done)
-
-    def _calibrated(self, key: str, result: Result) -> Result:
-        if key not in self.calibrations or not isinstance(result, Score):
-            return result
-        return self.calibrations[key].calibrate(result)
 
     def _count(self, sample: Sample, results: Mapping[str, Result]) -> None:
         self.rows += 1

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from geval_local.engine.window import window_sizes
-from geval_local.errors import DataError, OutputError
+from geval_local.errors import DataError, OutputError, telling
 from geval_local.files import check_is_file
 from geval_local.io.input_files import find_files
 from geval_local.io.ownership import digest_of
@@ -26,7 +26,7 @@ from geval_local.runs.manifest import RunManifest, is_run_directory, read_manife
 from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
 from geval_local.runs.run import Run, planned_names
 from geval_local.runs.settings import Settings
-from geval_local.runs.store import MemoryStore, Store
+from geval_local.runs.store import Store
 
 logger = logging.getLogger("geval_local")
 
@@ -53,7 +53,8 @@ def open_run(
     """Start a run, or continue the existing one; wait so many seconds for another process that is in it."""
     if directory is None:
         assert wanted is not None
-        yield Run(wanted, MemoryStore(), None)
+        with closing(Store(None, wanted.run, is_new=True)) as store:
+            yield Run(wanted, store, None)
         return
     on_record = look_at(directory)
     if on_record is None and wanted is None:
@@ -187,7 +188,7 @@ def open_directory(directory: Path, manifest: RunManifest, *, is_new: bool) -> I
 
 def look_at(directory: Path) -> RunManifest | None:
     """Read the manifest of the run in a directory; None if a new run may start there. Nothing is changed."""
-    try:
+    with telling(OutputError, f"cannot use {directory}", "Choose a place that you may read and write."):
         if directory.name.startswith(".") and directory.is_symlink():
             raise OutputError(f"{directory} is a link, and no run makes links", hint="Remove it, or name another file.")
         if not directory.is_dir():
@@ -198,10 +199,6 @@ def look_at(directory: Path) -> RunManifest | None:
         if manifest is not None:
             return manifest
         names = sorted({path.name for path in directory.iterdir()} - {path.name for path in leftovers(directory)})
-    except OSError as error:
-        raise OutputError(
-            f"cannot use {directory}: {error.strerror}", hint="Choose a place that you may read and write."
-        ) from error
     if names:
         told = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         raise OutputError(
@@ -215,13 +212,9 @@ def make(directory: Path) -> bool:
     """Ensure that the directory exists; return whether it was created."""
     if directory.is_dir():
         return False
-    try:
+    with telling(OutputError, f"cannot make the directory {directory}", "Choose a place that you may write to."):
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700)  # inputs may be private, and so are their scores
-    except OSError as error:
-        raise OutputError(
-            f"cannot make the directory {directory}: {error.strerror}", hint="Choose a place that you may write to."
-        ) from error
     return True
 
 

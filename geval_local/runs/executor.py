@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -86,6 +87,7 @@ def run_ahead(items: Iterable[_Item]) -> Generator[_Item, None, None]:
             yield item  # type: ignore[misc]
 
 
+@dataclass
 class Worker:
     """Executor of one judge's windows.
 
@@ -99,27 +101,17 @@ class Worker:
     itself, and figures agree to rounding only.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        cache: OutcomeCache | None,
-        judge: Judge,
-        number: int,
-        *,
-        advance: Callable[[int], object],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self._store = store
-        self._cache = cache
-        self._judge = judge
-        self._number = number
-        self._advance = advance
-        self._should_stop = should_stop
+    store: Store
+    cache: OutcomeCache
+    judge: Judge
+    number: int
+    advance: Callable[[int], object]
+    should_stop: Callable[[], bool]
 
     def execute(self, window: Window, metrics: Sequence[int], prepared: Sequence[Sequence[Prepared]]) -> None:
         """Bring every row of a window to its outcomes on a group of metrics, whose prompts are planned together."""
-        store, number, rows = self._store, self._number, len(window.samples)
-        thinker = self._judge.thinker
+        store, number, rows = self.store, self.number, len(window.samples)
+        thinker = self.judge.thinker
         if thinker is not None:
             prepared = [self._think(thinker, window, *one) for one in zip(metrics, prepared, strict=True)]
         forms = {metric: len(entries) // max(1, rows) for metric, entries in zip(metrics, prepared, strict=True)}
@@ -139,13 +131,13 @@ class Worker:
             for form, origin in store.origins(number, metric, window.first * each, window.stop * each).items()
         }
         refused = [
-            (metric, form, self._judge.outcome(entry, None))
+            (metric, form, self.judge.outcome(entry, None))
             for metric, form, entry in parts
             if entry.request is None and (metric, form) not in origins
         ]
         if refused:  # taken back by --retry-errors, and still no prompt
             store.add(number, refused)
-        self._advance(len(origins) + len(refused))
+        self.advance(len(origins) + len(refused))
         asked = [
             part for part in parts if part[2].request is not None and origins.get((part[0], part[1])) != Origin.CACHE
         ]
@@ -157,7 +149,7 @@ class Worker:
         """Draw the thoughts that are missing before the labels of a window; each is committed before it is used."""
         from geval_local.tokens.thought_requests import after_thoughts
 
-        count, store, number = thinker.settings.count, self._store, self._number
+        count, store, number = thinker.settings.count, self.store, self.number
         first = window.first * count * (len(entries) // max(1, len(window.samples)))
         draws = thinker.draws(entries)
         known = store.thoughts(number, metric, first, first + count * len(entries))
@@ -177,29 +169,20 @@ class Worker:
         would be drawn in other company when the run goes on.
         """
         missing = {place: draw for place, draw in draws.items() if place not in known}
-        if not known:
-            found = self._cached_thoughts(thinker, missing)
+        keys_of = partial(self.cache.thought_keys, judge=self.judge.identity, settings=thinker.drawing)
+        if not known and self.cache.in_use:
+            keys = keys_of(list(missing.values()))
+            kept = self.cache.find_thoughts(keys)
+            found = {place: kept[key] for place, key in zip(missing, keys, strict=True) if key in kept}
             yield found
             missing = {place: draw for place, draw in missing.items() if place not in found}
         for batch in thinker.draw(missing):
-            self._judge.check_files()
+            self.judge.check_files()
             yield batch
-            if self._cache is not None and self._cache.in_use:
+            if self.cache.in_use:
                 drawn = _drawn(batch)
-                keys = self._thought_keys(thinker, [draws[place] for place in drawn])
-                self._cache.add_thoughts(dict(zip(keys, drawn.values(), strict=True)))
-
-    def _cached_thoughts(self, thinker: Thinker, draws: Mapping[int, Draw]) -> dict[int, Thought]:
-        """Ask the cache for thoughts."""
-        if self._cache is None or not self._cache.in_use:
-            return {}
-        keys = self._thought_keys(thinker, list(draws.values()))
-        kept = self._cache.find_thoughts(keys)
-        return {place: kept[key] for place, key in zip(draws, keys, strict=True) if key in kept}
-
-    def _thought_keys(self, thinker: Thinker, draws: Sequence[Draw]) -> list[bytes]:
-        assert self._cache is not None
-        return self._cache.thought_keys(draws, self._judge.identity, thinker.drawing)
+                keys = keys_of([draws[place] for place in drawn])
+                self.cache.add_thoughts(dict(zip(keys, drawn.values(), strict=True)))
 
     def _begin(self, window: Window, metrics: Sequence[int], parts: Sequence[_Part]) -> list[Unit]:
         """Plan a window and write down that it is planned, with what needs no model."""
@@ -208,7 +191,7 @@ class Worker:
         for part, known in zip(parts, self._known([entry for _, _, entry in parts]), strict=True):
             metric, form, entry = part
             if entry.request is None:
-                given.append((metric, form, Origin.INPUT, self._judge.outcome(entry, None)))
+                given.append((metric, form, Origin.INPUT, self.judge.outcome(entry, None)))
             elif known is not None:
                 given.append((metric, form, Origin.CACHE, known))
             else:
@@ -221,16 +204,16 @@ class Worker:
         # What goes through the model serves all metrics of a group: it stands with the first.
         planned = dict.fromkeys(metrics, 0) | {metrics[0]: sum(unit.tokens for unit in units)}
         plans = {metric: PlanRecord(tokens[metric], planned[metric]) for metric in metrics}
-        self._store.begin_window(self._number, window.number, plans, given)
+        self.store.begin_window(self.number, window.number, plans, given)
         return units
 
     def _known(self, entries: Sequence[Prepared]) -> list[Outcome | None]:
         """Ask the cache, for every entry."""
-        if self._cache is None or not self._cache.in_use:
+        if not self.cache.in_use:
             return [None] * len(entries)
         asked = [entry for entry in entries if entry.request is not None]
         keys = self._keys(asked)
-        found = self._cache.find(keys)
+        found = self.cache.find(keys)
         known = iter(
             replace(found[key], prompt_tokens=entry.prompt_tokens, dropped_tokens=entry.dropped_tokens)
             if key in found and _fits(found[key], entry)
@@ -240,14 +223,13 @@ class Worker:
         return [None if entry.request is None else next(known) for entry in entries]
 
     def _keys(self, entries: Sequence[Prepared]) -> list[bytes]:
-        assert self._cache is not None
         requests: list[Any] = [entry.request for entry in entries]
-        return self._cache.keys(requests, self._judge.identity)
+        return self.cache.keys(requests, self.judge.identity)
 
     def _plan(self, requests: Sequence[Request]) -> list[Unit]:
         from geval_local.engine.window import plan_units
 
-        return plan_units(self._judge.engine, requests)
+        return plan_units(self.judge.engine, requests)
 
     def _execute(
         self,
@@ -267,32 +249,32 @@ class Worker:
         todo = [unit for unit in planned if any(missing[index] for index in unit.requests)]
         learnt: list[tuple[Prepared, Outcome]] = []
         try:
-            executed = execute(self._judge.engine, requests, todo, checkpoint=self._stop_if_asked)
+            executed = execute(self.judge.engine, requests, todo, checkpoint=self._stop_if_asked)
             for plan, (unit, readouts) in zip(todo, executed, strict=True):
-                self._judge.check_files()
+                self.judge.check_files()
                 finished = [
-                    (*asked[index], self._judge.outcome(asked[index][2], readout))
+                    (*asked[index], self.judge.outcome(asked[index][2], readout))
                     for index, readout in zip(unit.requests, readouts, strict=True)
                     if missing[index]
                 ]
                 learnt += [(entry, outcome) for _, _, entry, outcome in finished]
-                self._store.add(
-                    self._number,
+                self.store.add(
+                    self.number,
                     ((metric, form, outcome) for metric, form, _, outcome in finished),
                     more=(*place, unit.tokens - plan.tokens),
                 )
-                self._advance(len(finished))
+                self.advance(len(finished))
         except GevalError:
             # Ctrl-C reaches the processes that compute, too: what fails then fails for it.
             self._stop_if_asked()
             raise
         finally:
-            if self._cache is not None and self._cache.in_use and learnt:
+            if self.cache.in_use and learnt:
                 keys = self._keys([entry for entry, _ in learnt])
-                self._cache.add(dict(zip(keys, (outcome for _, outcome in learnt), strict=True)))
+                self.cache.add(dict(zip(keys, (outcome for _, outcome in learnt), strict=True)))
 
     def _stop_if_asked(self) -> None:
-        if self._should_stop():
+        if self.should_stop():
             raise Interrupted
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, get_args
+from typing import Any
 
-from geval_local.errors import OutputError
+from geval_local.errors import OutputError, telling
 from geval_local.io.ownership import check_own, file_sha256, owned
 from geval_local.io.result_manifest import (
     ResultManifest,
@@ -25,20 +24,16 @@ from geval_local.io.rows import format_of
 from geval_local.io.samples import Sample
 from geval_local.io.shapes import FORMER_ID
 from geval_local.io.writer import ResultWriter, RowFigures
-from geval_local.options import Format
 from geval_local.runs.directory import remove_run
 from geval_local.runs.run import Run, export_name
 
-#: Formats of exported files, by their extension.
-EXPORT_FORMATS: tuple[str, ...] = get_args(Format)
 
-
-class Exporter:
+class Exporter(ExitStack):
     """Writer of rows in every format of a run; a context manager."""
 
     def __init__(self, run: Run) -> None:
+        super().__init__()
         self._run = run
-        self._stack = ExitStack()
         self._writers: list[ResultWriter] = []
 
     @property
@@ -50,9 +45,11 @@ class Exporter:
         return [] if directory is None else [directory / export_name(one, stem) for one in formats]
 
     def __enter__(self) -> Exporter:
-        with self._stack as stack:
-            self._writers = [stack.enter_context(self._open(file)) for file in with_rows(self.files)]
-            self._stack = stack.pop_all()
+        with ExitStack() as stack:
+            for file in self.files:  # the rows of a CSV file are kept next to it
+                files = (file, rows_path(file)) if file.suffix == ".csv" else (file,)
+                self._writers += [stack.enter_context(self._open(one)) for one in files]
+            self.push(stack.pop_all())
         return self
 
     def _open(self, file: Path) -> ResultWriter:
@@ -91,32 +88,24 @@ class Exporter:
         for writer in self._writers:
             writer.write(sample, scores)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, traceback)
-
-
-def with_rows(files: Iterable[Path]) -> list[Path]:
-    """List result files, each CSV file followed by the rows that are kept next to it."""
-    return [one for file in files for one in ((file, rows_path(file)) if file.suffix == ".csv" else (file,))]
-
 
 def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
     """Deliver the results of a finished run to the requested place.
 
     For a run with an output file, the result replaces the output atomically.
     """
-    output = _output_of(run)
-    run.finish([file.name for file in files] if output is None else [output.name])
-    if output is None:
+    name = run.manifest.settings.output
+    if name is None or run.directory is None:
+        run.finish([file.name for file in files])
         return list(files)
+    run.finish([name])
+    output = run.directory.parent / name  # always next to the run directory
     if os.path.lexists(output) and not owned(output, digests=run.manifest.digests):
         raise OutputError(
             f"{output} was created or changed during this run",
             hint=f"Move it to another place and resume; the results are in {files[0]}.",
         )
-    try:
+    with telling(OutputError, f"cannot write {output}", f"The results are in {files[0]}; resume to try again."):
         if rows_path(files[0]).exists():  # first: while the former description is there, the former rows are ours
             check_own(rows_path(output), [*run.manifest.digests, *recorded_digests(output)])
             os.replace(rows_path(files[0]), rows_path(output))
@@ -124,17 +113,7 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
         check_manifest(output, overwrite=True)
         manifest_path(output).unlink(missing_ok=True)
         os.replace(files[0], output)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {output}: {error.strerror}", hint=f"The results are in {files[0]}; resume to try again."
-        ) from error
     return [output]
-
-
-def _output_of(run: Run) -> Path | None:
-    """Return the output file of a run without its own directory, which is always next to the run directory."""
-    name = run.manifest.settings.output
-    return None if name is None or run.directory is None else run.directory.parent / name
 
 
 def describe(run: Run, file: Path, description: ResultManifest) -> None:

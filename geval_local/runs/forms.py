@@ -160,7 +160,7 @@ class AskedReasons(Asked):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         assert settings.reasons is not None
-        self.worker = partial(ReasonWorker, self.metrics[0], settings.reasons)
+        self.worker = partial(ReasonWorker, metric=self.metrics[0], settings=settings.reasons)
 
     def layout(self, keys: Sequence[str]) -> ColumnLayout:
         """See `Asked.layout`."""

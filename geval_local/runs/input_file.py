@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from geval_local.errors import DataError
 from geval_local.io.input_checks import told_files
 from geval_local.io.input_files import names_of
-from geval_local.io.places import File, Place, address_of, check_is_there, file_at, unreachable
+from geval_local.io.places import File, Place, address_of, check_is_there, file_at, state_of, unreachable
 from geval_local.io.shares import Share, Stretch
-from geval_local.io.text_files import state_of
 
 _BLOCK = 1 << 20
 
@@ -78,7 +77,12 @@ def fingerprint_share(share: Share, hashes: dict[Stretch, InputFile] | None = No
 
     `hashes` keeps what is known of the files for other shares.
     """
-    files = [_fingerprint_stretch(stretch, {} if hashes is None else hashes) for stretch in share.stretches]
+    hashes, files = {} if hashes is None else hashes, []
+    for stretch in share.stretches:
+        read = stretch if stretch.by_bytes else Stretch(path=stretch.path)
+        if read not in hashes:
+            hashes[read] = fingerprint_input(file_at(read.path), read.start, read.stop)
+        files.append(hashes[read])
     told = [
         share.listing,
         *(repr((file.sha256, one.start, one.stop)) for file, one in zip(files, share.stretches, strict=True)),
@@ -101,14 +105,6 @@ def _directory(files: Sequence[InputFile]) -> str:
     if any(isinstance(file_at(file.path), Place) for file in files):
         return str(Place(files[0].path).directory)
     return os.path.commonpath([os.path.dirname(file.path) for file in files])
-
-
-def _fingerprint_stretch(stretch: Stretch, hashes: dict[Stretch, InputFile]) -> InputFile:
-    read = stretch if stretch.by_bytes else Stretch(path=stretch.path)
-    if read not in hashes:
-        start, stop = (read.start, read.stop) if read.by_bytes else (0, None)
-        hashes[read] = fingerprint_input(file_at(read.path), start, stop)
-    return hashes[read]
 
 
 def fingerprint_input(path: File, start: int = 0, stop: int | None = None) -> InputFile:

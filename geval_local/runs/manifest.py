@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError
 
 from geval_local import __version__
-from geval_local.errors import GevalError, OutputError
+from geval_local.errors import GevalError, OutputError, telling
 from geval_local.files import write_atomically
 from geval_local.io.ownership import checksummed, is_unedited
 from geval_local.metric import Metric
@@ -89,23 +90,6 @@ class RunManifest(ManifestPart):
     #: SHA-256 of the output file that existed when the run started and that it may replace.
     replaces: Sha256 | None = None
 
-    @model_validator(mode="after")
-    def _hold_together(self) -> RunManifest:
-        names = [judge.name for judge in self.judges]
-        if len(set(names)) < len(names):
-            raise ValueError("a judge is named twice")
-        metrics = {metric["name"] for metric in self.settings.metrics}
-        for judge in self.judges:
-            if judge.fingerprint is None and (judge.signatures or judge.definitions or judge.complete):
-                raise ValueError(f"judge {judge.name} has results, and no fingerprint")
-            if judge.fingerprint is not None and not (
-                metrics == set(judge.signatures) == set(judge.definitions) and judge.batch_tokens and judge.engine
-            ):
-                raise ValueError(f"judge {judge.name} is not described for each of the metrics")
-            if judge.complete and self.input.rows is None:
-                raise ValueError(f"judge {judge.name} is complete, and the number of rows is not known")
-        return self
-
     @property
     def has_begun(self) -> bool:
         """Whether a judge has been loaded, so that there may be outcomes."""
@@ -160,13 +144,9 @@ def write_manifest(directory: Path, manifest: RunManifest) -> None:
 
 def write_private(path: Path, text: str, run: str) -> None:
     """Write a file of a run atomically."""
-    try:
+    hint = "Is the disk full? Make room and resume; what was committed is kept."
+    with telling(OutputError, f"cannot write {path}", hint):
         write_atomically(path, text, private=True, mark=run)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror or error}",
-            hint="Is the disk full? Make room and resume; what was committed is kept.",
-        ) from error
 
 
 def manifest_text(manifest: RunManifest) -> str:
@@ -229,12 +209,9 @@ def _text_of(path: Path) -> str | None:
     """Read the text of a file; None if there is none, or it is no text."""
     if path.is_symlink() or not path.is_file():
         return None
-    try:
+    with telling(OutputError, f"cannot read {path}", _REMEDY), suppress(ValueError):
         return path.read_text(encoding="utf-8")
-    except ValueError:
-        return None
-    except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror or error}", hint=_REMEDY) from error
+    return None
 
 
 def _claim(text: str, path: object) -> dict[str, Any] | None:

@@ -94,7 +94,13 @@ def merge_shares(
         target.refuse_input(path)
     listing, hashes = listing_of(paths, settings), dict[Stretch, InputFile]()
     for share in shares:
-        _check_input(share, listing, hashes)
+        known = share.manifest.input
+        assert known.share is not None
+        if known.share.listing != listing or fingerprint_share(known.share, hashes).sha256 != known.sha256:
+            raise DataError(
+                f"the input {known.path} has another content than when {share.directory} was scored",
+                hint="Put the former content back, or score that share again.",
+            )
     whole = settings.model_copy(
         update={
             "shard": None,
@@ -216,17 +222,6 @@ def _missing(shares: Sequence[ScoredShare], first: int, last: int, count: int) -
         f"rows are missing: those of the share {told}, such as {folder / share_name(f'{first}/{count}')}",
         hint=f"Score the share {first}/{count} by the command of the others, then merge again.",
     )
-
-
-def _check_input(share: ScoredShare, listing: str, hashes: dict[Stretch, InputFile]) -> None:
-    """Check that the input of a share is still what it was."""
-    known = share.manifest.input
-    assert known.share is not None
-    if known.share.listing != listing or fingerprint_share(known.share, hashes).sha256 != known.sha256:
-        raise DataError(
-            f"the input {known.path} has another content than when {share.directory} was scored",
-            hint="Put the former content back, or score that share again.",
-        )
 
 
 def _merge(run: Run, shares: Sequence[ScoredShare]) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -38,7 +39,13 @@ def hold(directory: Path, patience: float = 0.0) -> Iterator[None]:
         raise _busy(directory, path) from None
     except (OSError, NotImplementedError) as error:
         if isinstance(error, NotImplementedError) or error.errno in _NO_LOCKS:
-            raise _no_locks(directory) from error
+            kind = file_system(directory)
+            raise OutputError(
+                f"the disk of {directory} keeps no locks" + (f" ({kind})" if kind else ""),
+                hint="A run locks its directory, so that no two processes write into it. Put the run on a local disk "
+                "and copy the results; or have the disk mounted with locks (Lustre: the option flock; NFS: version 4, "
+                "or lockd).",
+            ) from error
         raise OutputError(
             f"cannot write {path}: {error.strerror}", hint="Choose a directory that you may write to."
         ) from error
@@ -57,15 +64,6 @@ def is_held(directory: Path) -> bool:
             return False
     except OutputError:
         return True
-
-
-def _no_locks(directory: Path) -> OutputError:
-    kind = file_system(directory)
-    return OutputError(
-        f"the disk of {directory} keeps no locks" + (f" ({kind})" if kind else ""),
-        hint="A run locks its directory, so that no two processes write into it. Put the run on a local disk and "
-        "copy the results; or have the disk mounted with locks (Lustre: the option flock; NFS: version 4, or lockd).",
-    )
 
 
 def _busy(directory: Path, path: Path) -> OutputError:
@@ -101,12 +99,12 @@ def leftovers(directory: Path) -> list[Path]:
     return found
 
 
+@dataclass
 class OwnFiles:
     """The files that a run may replace and remove in its directory."""
 
-    def __init__(self, directory: Path, manifest: RunManifest) -> None:
-        self._directory = directory
-        self._manifest = manifest
+    _directory: Path
+    _manifest: RunManifest
 
     def check(self, names: Iterable[str]) -> None:
         """Check that files may be written: they do not exist, or are as this run made them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.settings import ReasonSettings, Settings
+from geval_local.scale import number_in
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:
@@ -75,14 +77,11 @@ def holds_reasons(file: Path, results: Path, settings: Settings, judge: Mapping[
 
 
 def _figure(figures: Mapping[str, Any], name: str) -> float | None:
-    value = figures.get(name)
-    try:
-        number = None if value is None or value == "" else float(value)
-    except (TypeError, ValueError):
-        return None
+    number = number_in(figures.get(name))
     return number if number is not None and math.isfinite(number) else None
 
 
+@dataclass
 class ReasonWorker(Worker):
     """Executor of one judge's windows that lets it write.
 
@@ -90,35 +89,33 @@ class ReasonWorker(Worker):
     of an uninterrupted one, unless memory ran out.
     """
 
-    def __init__(self, metric: Metric, settings: ReasonSettings, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._metric = metric
-        self._settings = settings
+    metric: Metric
+    settings: ReasonSettings
 
     def execute(self, window: Window, metrics: Sequence[int], prepared: object) -> None:
         """Let the judge write the reasons of a window that are missing."""
         from geval_local.judge.reason_writer import reason_batches
 
-        there = self._store.origins(self._number, 0, window.first, window.stop)
-        self._advance(len(there))
+        there = self.store.origins(self.number, 0, window.first, window.stop)
+        self.advance(len(there))
         waiting = [row for row in range(window.first, window.stop) if row not in there]
         samples = [window.samples[row - window.first] for row in waiting]
         labels = [str(self._figures(sample)["mode"]) for sample in samples]
-        signature = str(self._judge.signature(self._metric))
-        asked = self._settings
+        signature = str(self.judge.signature(self.metric))
+        asked = self.settings
         for batch in reason_batches(
-            self._judge, self._metric, samples, labels, max_new_tokens=asked.tokens, request=asked.request
+            self.judge, self.metric, samples, labels, max_new_tokens=asked.tokens, request=asked.request
         ):
             rows = []
             for place, reason in batch:
                 record = self._record(samples[place], reason, signature)
                 rows.append((0, waiting[place], Outcome(error=reason.error, written=record)))
-            self._store.add(self._number, rows)
-            self._advance(len(batch))
+            self.store.add(self.number, rows)
+            self.advance(len(batch))
             self._stop_if_asked()
 
     def _figures(self, sample: Sample) -> Mapping[str, Any]:
-        figures: Mapping[str, Any] = sample.fields["geval"][self._settings.result]
+        figures: Mapping[str, Any] = sample.fields["geval"][self.settings.result]
         return figures
 
     def _record(self, sample: Sample, reason: Reason, signature: str) -> dict[str, Any]:
@@ -126,7 +123,7 @@ class ReasonWorker(Worker):
         return {
             "row": sample.row,
             **({} if identity is None else {"id": identity}),
-            "metric": self._metric.name,
+            "metric": self.metric.name,
             "score": _figure(self._figures(sample), "score"),
             "label": reason.label,
             "reason": reason.text or None,

@@ -105,7 +105,7 @@ class Run:
         self.directory = directory
         self.asked = asked_of(manifest.settings)
         self.metrics = self.asked.metrics
-        self._cache = OutcomeCache() if manifest.settings.use_cache else None
+        self._cache = OutcomeCache(in_use=manifest.settings.use_cache)
 
     def thoughts(self, judge: int) -> int:
         """How many outcomes a form has by a judge: one, or one after each thought."""

@@ -30,7 +30,6 @@ from geval_local.io.input_checks import (
     DEFAULT_STATE,
     ROWS_CHECKED,
     check_evidence,
-    check_first_rows,
     check_input,
     check_rows,
     load_metrics,
@@ -144,7 +143,7 @@ def score_file(
         target.refuse_input(path)
     # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
     if pairs is None:
-        first = check_file(paths, chosen, options)
+        first = check_input(paths, chosen, options)
         _tell_of_ids(first, told_files(paths), events)
     else:
         first, chosen, pairs = _pairs(paths, chosen, pairs, options)
@@ -405,13 +404,6 @@ def read_calibrations(
     return found
 
 
-def check_file(file: str | File | Sequence[File], metrics: Sequence[Metric], options: RunOptions) -> list[Sample]:
-    """Check that a file, or several, can be scored, by the first rows, and return them."""
-    first = check_input(file, metrics, options)
-    check_first_rows(first, told_files(find_files(file)), metrics, options)
-    return first
-
-
 def _tell_of_ids(first: Sequence[Sample], where: str, events: RunEvents | None) -> None:
     """Tell that ids are not those of rows, if they repeat and no row has an error for that."""
     ids = [key for row in first if row.error is None and (key := id_hash(row.fields.get("id"))) is not None]
@@ -518,7 +510,7 @@ def _pairs(
     asked = [pair_metric(metric) for metric in metrics]
     plan = plan.model_copy(update={"compared": compared.pop()})
     if plan.given is None:
-        check_input(paths, metrics, options)
+        check_input(paths, metrics, options.model_copy(update={"columns": None}))  # those of pairs are others
     rule = DocumentRule.of([tuple(metric.fields) for metric in asked], mapping=options.fields)
     first = list(islice(pair_samples(read_input(paths, options), plan, rule), ROWS_CHECKED))
     if plan.given is not None:

@@ -23,8 +23,7 @@ from geval_local.options import JudgeOptions
 from geval_local.runs.directory import SHARES_NAME, STORE_NAME, remove_shares, shares_in
 from geval_local.runs.manifest import JudgeRecord, RunManifest, read_manifest
 from geval_local.runs.run import Run, meet
-from geval_local.runs.store import StoredShare
-from geval_local.runs.workers import Task, Workers, local_workers
+from geval_local.runs.workers import LocalWorkers, Task, Workers, environments
 
 if TYPE_CHECKING:
     from geval_local.runs.completion import Completion
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 SHARES_EACH = 4
 #: Least bytes of a share, if there are so many for every worker: each share computes its first texts anew.
 LEAST_BYTES = 1 << 18
-#: What a run learns of a judge from its shares.
-_LEARNT = ("fingerprint", "engine", "batch_tokens", "signatures", "definitions")
 
 
 class ScoredShare(NamedTuple):
@@ -48,7 +45,7 @@ def fill(run: Run, shares: Sequence[ScoredShare]) -> None:
     """Bring the outcomes of shares into a run, and say that its judges have done their work."""
     rows, stored = 0, []
     for directory, manifest in shares:
-        stored.append(StoredShare(directory / STORE_NAME, manifest.run, rows))
+        stored.append((directory / STORE_NAME, manifest.run, rows))
         rows += manifest.input.rows or 0
     # What only the whole input tells: an id that a row of an earlier share has.
     refused = {place: sample.error for place, sample in enumerate(run.samples()) if sample.error is not None}
@@ -61,16 +58,12 @@ def fill(run: Run, shares: Sequence[ScoredShare]) -> None:
         )
         if its is None:
             raise OutputError(f"no share has rows that {record.name} has scored", hint="Is the input empty?")
-        _learn(record, its)
+        meet(record, its)
+        record.definitions = its.definitions
         record.complete = True
     run.save()
     for record in run.manifest.judges:
         run.write_steps(record, [Metric.model_validate(one) for one in record.definitions.values()])
-
-
-def _learn(record: JudgeRecord, its: JudgeRecord) -> None:
-    for name in _LEARNT:
-        setattr(record, name, getattr(its, name))
 
 
 @dataclass
@@ -81,7 +74,9 @@ class Spread:
     count: str
     retry_errors: bool = False
     #: Starts the workers, given their number and the judges that each loads.
-    start: Callable[[str, Sequence[JudgeOptions]], Workers] = local_workers
+    start: Callable[[str, Sequence[JudgeOptions]], Workers] = lambda count, judges: LocalWorkers(
+        environments(count, judges)
+    )
 
     def score(self, completion: Completion) -> None:
         """Bring a run to its outcomes, unless it has some: what is missing then, it computes itself."""
@@ -105,8 +100,11 @@ class Spread:
         """Have all shares scored, judge by judge."""
         manifest = self._run.manifest
         settings, paths = manifest.settings, manifest.input.paths
-        there = shares_in(self._place)
-        self._of = int(there[0].name.rpartition("-")[2]) if there else self._new_count()
+        if there := shares_in(self._place):
+            self._of = int(there[0].name.rpartition("-")[2])
+        else:
+            workers = self._workers().size
+            self._of = min(SHARES_EACH * workers, max(workers, manifest.input.bytes // LEAST_BYTES))
         sizes = None if settings.block_rows is None else window_sizes(settings.window)
         self._shares = shares_of(
             paths, settings, self._of, sizes=sizes, pairs=settings.pairs, documents=settings.documents
@@ -126,10 +124,6 @@ class Spread:
             if shares:
                 completion.events.on_load(None)
                 self._score(completion, judge, shares)
-
-    def _new_count(self) -> int:
-        workers = self._workers().size
-        return min(SHARES_EACH * workers, max(workers, self._run.manifest.input.bytes // LEAST_BYTES))
 
     def _directory(self, number: int) -> Path:
         return self._place / share_name(f"{number}/{self._of}")
@@ -179,5 +173,5 @@ class Spread:
         """Record the judge of the first worker, and check that the others have the same."""
         meet(record, found)
         if not record.definitions:
-            _learn(record, found)
+            record.definitions = found.definitions
             self._run.save()

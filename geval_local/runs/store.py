@@ -11,18 +11,16 @@ import json
 import logging
 import os
 import sqlite3
-import struct
 import time
-import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from geval_local.errors import Cause, ErrorCode, OutputError, code_of
+from geval_local.errors import Cause, ErrorCode, OutputError, code_of, telling
 from geval_local.files import network_disk
 from geval_local.score import Outcome
 from geval_local.thinking import Ending, Thought
@@ -83,7 +81,11 @@ def connect(path: Path | None) -> sqlite3.Connection:
     see `Store.sync`.
     """
     if path is not None:
-        _make_private(path)
+        with suppress(OSError):  # which SQLite reports
+            # By name: opening and closing a database would release the locks of its other connections.
+            path.touch(0o600)
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o600)
     connection = sqlite3.connect(
         ":memory:" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
@@ -96,47 +98,9 @@ def connect(path: Path | None) -> sqlite3.Connection:
     return connection
 
 
-_SEALED_NUMBERS = struct.Struct("<10q")
-_PLAN_NUMBERS = struct.Struct("<5q")
-
-
-def checksum(
-    judge: int,
-    metric: int,
-    row: int,
-    origin: int,
-    logprobs: bytes | None,
-    other: str | None,
-    prompt_tokens: int,
-    dropped_tokens: int,
-    sample_key: int,
-    error: str | None,
-) -> int:
-    """Return the CRC-32 of a stored outcome, its place included."""
-    figures, tokens, reason = logprobs or b"", (other or "").encode(), (error or "").encode()
-    # A value that is absent has no length; one that is empty has length 0.
-    lengths = (len(figures) if logprobs is not None else -1, len(tokens) if other is not None else -1)
-    numbers = (judge, metric, row, origin, prompt_tokens, dropped_tokens, sample_key, *lengths)
-    head = _SEALED_NUMBERS.pack(*numbers, len(reason) if error is not None else -1)
-    return zlib.crc32(b"".join((head, figures, tokens, reason)))
-
-
-def plan_checksum(*numbers: int) -> int:
-    """Return the CRC-32 of a record of `Store.begin_window`."""
-    return zlib.crc32(_PLAN_NUMBERS.pack(*numbers))
-
-
-def thought_checksum(*values: Any) -> int:
-    """Return the CRC-32 of a stored thought, its place included."""
+def seal(*values: Any) -> int:
+    """Return the CRC-32 of a stored record, its place included."""
     return zlib.crc32(repr(values).encode("utf-8", "backslashreplace"))
-
-
-def is_sealed(seal_of: Callable[..., int], values: Sequence[Any], seal: Any) -> bool:
-    """Whether a stored record is as it was when its checksum sealed it; a value of another type is not."""
-    try:
-        return seal is not None and seal_of(*values) == seal
-    except (AttributeError, TypeError, struct.error):
-        return False
 
 
 def thought_columns(thought: Thought) -> tuple[bytes, str, str]:
@@ -148,17 +112,6 @@ def thought_columns(thought: Thought) -> tuple[bytes, str, str]:
 def thought_of(tokens: bytes, text: str, ending: Ending) -> Thought:
     """Return the thought of three columns."""
     return Thought(tuple(np.frombuffer(tokens, "<i4").tolist()), text, ending)
-
-
-def _make_private(path: Path) -> None:
-    """Create the file for the user alone, or remove others' permissions; SQLite reports any errors."""
-    with suppress(OSError):
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
-            # By name: opening and closing a database would release the locks of its other connections.
-            if path.stat().st_mode & 0o077:
-                path.chmod(0o600)
 
 
 @contextmanager
@@ -190,7 +143,7 @@ def make_tables(connection: sqlite3.Connection, statements: Sequence[str], versi
 
 
 #: Incremented whenever the tables change.
-_SCHEMA = 3
+_SCHEMA = 4
 _STATEMENTS = (
     "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     """CREATE TABLE outcomes (
@@ -209,24 +162,10 @@ _STATEMENTS = (
 )
 
 
-class _Table(NamedTuple):
-    """A table of what a run stores by judge, metric and place; its last column seals the others.
-
-    All that looks at whole stores goes through `_TABLES`, by the tables that a store has: a new one has its entry there
-    or fails.
-    """
-
-    #: The column of the place.
-    place: str
-    #: Gives the checksum of the other columns.
-    seal: Callable[..., int]
-
-
-_TABLES = {
-    "outcomes": _Table("row", checksum),
-    "plans": _Table("window", plan_checksum),
-    "thoughts": _Table("row", thought_checksum),
-}
+#: Table of what a run stores by judge, metric and place -> the column of the place; the last column seals the others.
+#: All that looks at whole stores goes through the tables that a store has: a new one has its entry here or fails.
+_PLACES = {"outcomes": "row", "plans": "window", "thoughts": "row"}
+_RANGE = "WHERE judge = ? AND metric = ? AND row >= ? AND row < ?"
 #: The columns of an outcome, in the order of `to_columns`.
 _COLUMNS = "logprobs, other, prompt_tokens, dropped_tokens, sample_key, error"
 #: A power cut loses the commits of this many last seconds; a dying process loses no commits.
@@ -236,8 +175,8 @@ _ROWS_AT_ONCE = 32
 _SEALED = f"judge, metric, row, origin, {_COLUMNS}"
 _INSERT = f"INSERT OR IGNORE INTO outcomes ({_SEALED}, checksum) VALUES"
 _MARKS = "(?,?,?,?,?,?,?,?,?,?,?)"
-#: Rows that are looked at together.
-_VERIFIED_AT_ONCE = 4096
+#: Rows that are taken over together.
+_TAKEN_AT_ONCE = 4096
 
 
 class Origin:
@@ -260,8 +199,8 @@ class Store:
 
     Parameters
     ----------
-    path : Path
-        The file.
+    path : Path, optional
+        The file; without one, all is in memory.
     run : str
         The run's own identifier. It is written to a new file and must match an existing one.
     is_new : bool
@@ -276,10 +215,10 @@ class Store:
 
     is_closed = False
 
-    def __init__(self, path: Path, run: str, *, is_new: bool) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, run: str, *, is_new: bool) -> None:
+        self.path = path or Path(":memory:")
         self._synced = time.monotonic()
-        if not is_new and not (path.is_file() and path.stat().st_size):
+        if path is not None and not is_new and not (path.is_file() and path.stat().st_size):
             raise OutputError(
                 f"{path} is {'empty' if path.is_file() else 'missing'}, although its run has begun", hint=DAMAGE_REMEDY
             )
@@ -307,10 +246,6 @@ class Store:
         # Now the file itself says whose it is, whatever happens to the log.
         self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
 
-    @property
-    def _log(self) -> Path:
-        return self.path.with_name(f"{self.path.name}-wal")
-
     def close(self) -> None:
         """Close the file."""
         self.is_closed = True
@@ -328,10 +263,7 @@ class Store:
             self._insert(judge, given)
             self._connection.executemany(
                 "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (judge, metric, window, *plan, plan_checksum(judge, metric, window, *plan))
-                    for metric, plan in plans.items()
-                ],
+                [(judge, metric, window, *plan, seal(judge, metric, window, *plan)) for metric, plan in plans.items()],
             )
 
     def add(
@@ -357,14 +289,14 @@ class Store:
         )
         plan = PlanRecord(found[0], found[1] + more)
         self._connection.execute(
-            "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?)", (*where, *plan, plan_checksum(*where, *plan))
+            "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?)", (*where, *plan, seal(*where, *plan))
         )
 
     def _insert(self, judge: int, rows: Iterable[tuple[int, int, int, Outcome]]) -> None:
         records = []
         for metric, row, origin, outcome in rows:
             values = (judge, metric, row, origin, *to_columns(outcome))
-            records.append((*values, checksum(*values)))
+            records.append((*values, seal(*values)))
         together = len(records) - len(records) % _ROWS_AT_ONCE
         # SQLite releases the interpreter lock at every step; with many rows per step the reader takes it less often.
         for start in range(0, together, _ROWS_AT_ONCE):
@@ -377,44 +309,35 @@ class Store:
         records = []
         for row, thought in thoughts:
             values = (judge, metric, row, *thought_columns(thought))
-            records.append((*values, thought_checksum(*values)))
+            records.append((*values, seal(*values)))
         with plain_errors(self.path), transaction(self._connection):
             self._connection.executemany("INSERT OR IGNORE INTO thoughts VALUES (?, ?, ?, ?, ?, ?, ?)", records)
 
     def thoughts(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Thought]:
         """Read the thoughts before the outcomes `first` up to, but not including, `stop`."""
-        with plain_errors(self.path):
-            rows = self._connection.execute(
-                "SELECT row, tokens, text, ending FROM thoughts "
-                "WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
-                (judge, metric, first, stop),
-            ).fetchall()
+        rows = self._read(f"SELECT row, tokens, text, ending FROM thoughts {_RANGE}", judge, metric, first, stop)
         return {row: thought_of(*columns) for row, *columns in rows}
+
+    def _read(self, statement: str, *values: object) -> list[Any]:
+        with plain_errors(self.path):
+            return self._connection.execute(statement, values).fetchall()
 
     def sync(self) -> None:
         """Flush committed data to disk, so that it survives a power cut."""
         self._synced = time.monotonic()
-        log = self._log
+        log = self.path.with_name(f"{self.path.name}-wal")
         if log.exists():
-            try:
-                with log.open("r+b", buffering=0) as file:
-                    os.fsync(file.fileno())
-            except OSError as error:
-                raise OutputError(
-                    f"{log}: {error.strerror}", hint="Make room on that disk and resume; what was committed is kept."
-                ) from error
+            hint = "Make room on that disk and resume; what was committed is kept."
+            with telling(OutputError, str(log), hint), log.open("r+b", buffering=0) as file:
+                os.fsync(file.fileno())
 
     def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
         """Read the outcomes of rows `first` up to, but not including, `stop`: ``{row: outcome}``."""
-        with plain_errors(self.path):
-            rows = self._connection.execute(
-                f"SELECT {_SEALED}, checksum FROM outcomes WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
-                (judge, metric, first, stop),
-            ).fetchall()
-        return {values[2]: self._outcome(values, seal) for *values, seal in rows}
+        rows = self._read(f"SELECT {_SEALED}, checksum FROM outcomes {_RANGE}", judge, metric, first, stop)
+        return {values[2]: self._outcome(values, sealed) for *values, sealed in rows}
 
-    def _outcome(self, values: Sequence[Any], seal: Any) -> Outcome:
-        if not is_sealed(checksum, values, seal):
+    def _outcome(self, values: Sequence[Any], sealed: Any) -> Outcome:
+        if seal(*values) != sealed:
             judge, metric, row = (number + 1 for number in values[:3])
             raise OutputError(
                 f"{self.path} is damaged: row {row}, judge {judge}, metric {metric} has a checksum of other figures",
@@ -426,117 +349,105 @@ class Store:
         """Delete what is not as it was stored, so that it is computed again; return judge, metric and row of each."""
         damaged: dict[str, list[tuple[Any, Any, Any]]] = {}
         with plain_errors(self.path):
-            for name in sorted({*_TABLES, *_tables(self._connection)}):  # one that is gone is an error
+            for name in sorted({*_PLACES, *_tables(self._connection)}):  # one that is gone is an error
                 rows = self._connection.execute(f"SELECT * FROM {name}")
-                damaged[name] = []
-                while some := rows.fetchmany(_VERIFIED_AT_ONCE):
-                    damaged[name] += [
-                        tuple(values[:3]) for *values, seal in some if not is_sealed(_TABLES[name].seal, values, seal)
-                    ]
+                damaged[name] = [tuple(values[:3]) for *values, sealed in rows if seal(*values) != sealed]
             damaged["outcomes"] += damaged["thoughts"]  # what was read after them, too
             if any(damaged.values()):
                 with transaction(self._connection):
                     for name, keys in damaged.items():
-                        where = f"judge IS ? AND metric IS ? AND {_TABLES[name].place} IS ?"
+                        where = f"judge IS ? AND metric IS ? AND {_PLACES[name]} IS ?"
                         # Not by the index: a damaged key is not where the index looks for it.
                         self._connection.executemany(f"DELETE FROM {name} NOT INDEXED WHERE +{where}", keys)
         return damaged["outcomes"]
 
     def origins(self, judge: int, metric: int, first: int, stop: int) -> dict[int, int]:
         """Return the origin of every existing row."""
-        with plain_errors(self.path):
-            return dict(
-                self._connection.execute(
-                    "SELECT row, origin FROM outcomes WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
-                    (judge, metric, first, stop),
-                )
-            )
+        return dict(self._read(f"SELECT row, origin FROM outcomes {_RANGE}", judge, metric, first, stop))
 
     def is_planned(self, judge: int, metric: int, window: int) -> bool:
         """Whether `begin_window` was called for a window."""
-        with plain_errors(self.path):
-            found = self._connection.execute(
-                "SELECT 1 FROM plans WHERE judge = ? AND metric = ? AND window = ?", (judge, metric, window)
-            )
-            return found.fetchone() is not None
+        asked = "SELECT 1 FROM plans WHERE judge = ? AND metric = ? AND window = ?"
+        return bool(self._read(asked, judge, metric, window))
 
     def counts(self, judge: int, window_rows: Sequence[int]) -> dict[tuple[int, int], int]:
         """Count finished rows: ``{(metric, window): rows}``, given the rows per window of every metric."""
-        counts: dict[tuple[int, int], int] = {}
-        with plain_errors(self.path):
-            for metric, rows in enumerate(window_rows):
-                found = self._connection.execute(
-                    "SELECT row / ?, COUNT(*) FROM outcomes WHERE judge = ? AND metric = ? GROUP BY 1",
-                    (rows, judge, metric),
-                )
-                counts |= {(metric, window): count for window, count in found}
-        return counts
+        asked = "SELECT row / ?, COUNT(*) FROM outcomes WHERE judge = ? AND metric = ? GROUP BY 1"
+        return {
+            (metric, window): count
+            for metric, rows in enumerate(window_rows)
+            for window, count in self._read(asked, rows, judge, metric)
+        }
 
     def is_empty(self) -> bool:
         """Whether there are neither finished rows nor thoughts about any."""
-        asked = "SELECT 1 FROM outcomes UNION ALL SELECT 1 FROM thoughts LIMIT 1"
-        with plain_errors(self.path):
-            return self._connection.execute(asked).fetchone() is None
+        return not self._read("SELECT 1 FROM outcomes UNION ALL SELECT 1 FROM thoughts LIMIT 1")
 
     def totals(self, judge: int, metric: int) -> dict[str, int]:
         """Count rows by origin and by whether there is a score, and tokens as planned."""
-        with plain_errors(self.path):
-            rows = self._connection.execute(
-                "SELECT COUNT(*), SUM(error IS NOT NULL), SUM(origin = ?) FROM outcomes WHERE judge = ? AND metric = ?",
-                (Origin.CACHE, judge, metric),
-            ).fetchone()
-            tokens = self._connection.execute(
-                "SELECT SUM(prompt_tokens), SUM(planned_tokens) FROM plans WHERE judge = ? AND metric = ?",
-                (judge, metric),
-            ).fetchone()
+        of = "WHERE judge = ? AND metric = ?"
+        counted = f"SELECT COUNT(*), SUM(error IS NOT NULL), SUM(origin = {Origin.CACHE}) FROM outcomes {of}"
+        (rows,) = self._read(counted, judge, metric)
+        (tokens,) = self._read(f"SELECT SUM(prompt_tokens), SUM(planned_tokens) FROM plans {of}", judge, metric)
         names = ("rows", "unscored", "from_cache", "prompt_tokens", "planned_tokens")
         return {name: int(value or 0) for name, value in zip(names, (*rows, *tokens), strict=True)}
 
     def take_over(
-        self, shares: Sequence[StoredShare], outcomes: Sequence[Sequence[int]], refused: Mapping[int, Cause]
+        self, shares: Iterable[tuple[Path, str, int]], outcomes: Sequence[Sequence[int]], refused: Mapping[int, Cause]
     ) -> None:
-        """Hold what shares have stored and nothing else, by one transaction.
+        """Hold what finished shares have stored and nothing else, by one transaction.
 
-        `outcomes` is the number of those that a row has, for each judge and metric. Rows that are `refused`, by their
-        reasons, have no figures, whatever a share has computed.
+        Of each share this is the store, the share's own identifier, and the number of rows before it. `outcomes` is the
+        number of those that a row has, for each judge and metric. Rows that are `refused`, by their reasons, have no
+        figures, whatever a share has computed.
         """
         with plain_errors(self.path), transaction(self._connection):
             for name in _tables(self._connection):
                 self._connection.execute(f"DELETE FROM {name}")
             windows = 0
-            for share in shares:
-                windows = self._take_share(share, outcomes, refused, windows)
+            for path, run, before in shares:
+                windows = self._take_share(path, run, before, outcomes, refused, windows)
 
     def _take_share(
-        self, share: StoredShare, outcomes: Sequence[Sequence[int]], refused: Mapping[int, Cause], windows: int
+        self,
+        path: Path,
+        run: str,
+        before: int,
+        outcomes: Sequence[Sequence[int]],
+        refused: Mapping[int, Cause],
+        windows: int,
     ) -> int:
         """Take all tables of a share whose first window is `windows`; return the number of the next window."""
         stop = windows
-        with closing(_connect_finished(share.path)) as source, plain_errors(share.path):
-            if source.execute("SELECT value FROM about WHERE key = 'run'").fetchone() != (share.run,):
+        with closing(_connect_finished(path)) as source, plain_errors(path):
+            if source.execute("SELECT value FROM about WHERE key = 'run'").fetchone() != (run,):
                 raise OutputError(
-                    f"{share.path} belongs to another run than the manifest beside it",
+                    f"{path} belongs to another run than the manifest beside it",
                     hint="Put back the file that belongs here, or score that share again.",
                 )
             for name in _tables(source):
                 rows = source.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3")
-                while some := rows.fetchmany(_VERIFIED_AT_ONCE):
+                while some := rows.fetchmany(_TAKEN_AT_ONCE):
                     moved: list[list[Any]] = []
-                    for *values, seal in some:
-                        if not is_sealed(_TABLES[name].seal, values, seal):
-                            raise _damaged_share(share, values)
-                        if _TABLES[name].place == "window":
+                    for *values, sealed in some:
+                        if seal(*values) != sealed:
+                            judge, metric, row = (one + 1 if isinstance(one, int) else one for one in values[:3])
+                            raise OutputError(
+                                f"{path} is damaged: row {row}, judge {judge}, metric {metric}",
+                                hint=f"Resume that share, which computes it again: geval-local resume {path.parent}",
+                            )
+                        if _PLACES[name] == "window":
                             values[2] += windows
                             stop = max(stop, values[2] + 1)
                         else:
                             each = outcomes[values[0]][values[1]]
-                            values[2] += share.before * each
+                            values[2] += before * each
                             reason = refused.get(values[2] // each)
                             if reason is not None and name != "outcomes":
                                 continue
                             if reason is not None and values[4] is not None:
                                 values[3:] = [Origin.INPUT, *to_columns(Outcome(error=reason))]
-                        moved.append([*values, _TABLES[name].seal(*values)])
+                        moved.append([*values, seal(*values)])
                     if moved:
                         marks = ", ".join("?" * len(moved[0]))
                         self._connection.executemany(f"INSERT OR IGNORE INTO {name} VALUES ({marks})", moved)
@@ -546,16 +457,6 @@ class Store:
         """Delete unscored rows so that they are scored again; return their number."""
         with plain_errors(self.path), transaction(self._connection):
             return self._connection.execute("DELETE FROM outcomes WHERE error IS NOT NULL").rowcount
-
-
-class StoredShare(NamedTuple):
-    """The store of a share that is finished."""
-
-    path: Path
-    #: The share's own identifier.
-    run: str
-    #: Rows before it.
-    before: int
 
 
 def _connect_finished(path: Path) -> sqlite3.Connection:
@@ -570,36 +471,17 @@ def _connect_finished(path: Path) -> sqlite3.Connection:
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
-    """Name the tables of what a run has stored; each has its entry in `_TABLES`."""
+    """Name the tables of what a run has stored; each has its entry in `_PLACES`."""
     found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'about'")
     return sorted(name for (name,) in found)
-
-
-def _damaged_share(share: StoredShare, values: Sequence[Any]) -> OutputError:
-    judge, metric, row = (one + 1 if isinstance(one, int) else one for one in values[:3])
-    return OutputError(
-        f"{share.path} is damaged: row {row}, judge {judge}, metric {metric}",
-        hint=f"Resume that share, which computes it again: geval-local resume {share.path.parent}",
-    )
-
-
-class MemoryStore(Store):
-    """Outcomes of a run that keeps nothing: the same tables, in memory."""
-
-    def __init__(self) -> None:
-        self.path = Path(":memory:")
-        self._synced = time.monotonic()
-        self._connection = connect(None)
-        weakref.finalize(self, self._connection.close)
-        make_tables(self._connection, _STATEMENTS, _SCHEMA, self.path)
 
 
 def to_columns(outcome: Outcome) -> tuple[Any, ...]:
     """Convert an outcome: log-probabilities as little-endian float64, the key as signed int64.
 
-    JSON: other tokens, a list; what was written, an object.
+    JSON: other tokens, a list; what was written, an object. A reason is behind its code: ``too_long: the prompt ...``.
     """
-    key = outcome.sample_key
+    key, error = outcome.sample_key, outcome.error
     other = outcome.other_tokens or outcome.written
     return (
         None if outcome.label_logprobs is None else outcome.label_logprobs.astype("<f8", copy=False).tobytes(),
@@ -607,25 +489,15 @@ def to_columns(outcome: Outcome) -> tuple[Any, ...]:
         outcome.prompt_tokens,
         outcome.dropped_tokens,
         key - (1 << 64) if key >= 1 << 63 else key,
-        None if outcome.error is None else _sealed_cause(outcome.error),
+        None if error is None else f"{code_of(error)}: {error}".encode("utf-8", "backslashreplace").decode(),
     )
-
-
-def _sealed_cause(error: str) -> str:
-    """Write a reason behind its code: ``too_long: the prompt has ...``."""
-    return f"{code_of(error)}: {error}".encode("utf-8", "backslashreplace").decode()
-
-
-def _cause_of(stored: str) -> Cause:
-    """Read a reason behind its code."""
-    code, _, text = stored.partition(": ")
-    return Cause(text, ErrorCode.read(code))
 
 
 def from_columns(columns: tuple[Any, ...]) -> Outcome:
     """Convert columns back to an outcome, once their checksum has shown that they are as they were stored."""
     logprobs, other, prompt_tokens, dropped_tokens, key, error = columns
-    reason = None if error is None else _cause_of(error)
+    code, _, why = (error or "").partition(": ")
+    reason = None if error is None else Cause(why, ErrorCode.read(code))
     more = [] if other is None else json.loads(other)
     if isinstance(more, dict):
         return Outcome(prompt_tokens=prompt_tokens, error=reason, written=more)

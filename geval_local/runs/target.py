@@ -6,16 +6,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.places import File, Place, address_of, is_address
 from geval_local.io.result_manifest import check_manifest, is_own_result
 from geval_local.io.shares import share_name
 from geval_local.io.writer import ResultWriter
-from geval_local.options import RunOptions
+from geval_local.options import Format, RunOptions
 from geval_local.runs.addresses import local_output, make_local_output
 from geval_local.runs.directory import shares_in, side_directory
-from geval_local.runs.exporter import EXPORT_FORMATS
 from geval_local.runs.manifest import is_run_directory
 from geval_local.runs.run import export_name
 
@@ -69,14 +69,11 @@ def find_target(
 
     The share `shard` of a run, as ``3/8``, has its directory in this one.
     """
-    unknown = sorted(set(formats) - set(EXPORT_FORMATS))
-    if unknown:
-        raise ConfigurationError(f"unknown format {unknown[0]!r}", hint=f"Choose among {', '.join(EXPORT_FORMATS)}.")
     text = None if place is None else checked_place(os.fspath(place))
     if text is not None and is_address(text):
         return _target_at(text, formats, stem, shard)
     suffix = "" if text is None else Path(text).suffix.lower()
-    is_format = suffix.removeprefix(".") in EXPORT_FORMATS
+    is_format = suffix.removeprefix(".") in get_args(Format)
     is_name = not suffix or (not is_format and (shard is not None or Path(text or "").is_dir()))
     if text is not None and (text.endswith("/") or is_name):
         directory = Path(text)

@@ -300,11 +300,6 @@ def _mourn(task: Task, how: str, deaths: int) -> None:
     logger.warning("a worker %s; its share of the rows, number %d, is run again", how, task.number)
 
 
-def local_workers(workers: str, judges: Sequence[JudgeOptions]) -> LocalWorkers:
-    """Divide this machine among workers, see `environments`."""
-    return LocalWorkers(environments(workers, judges))
-
-
 class LocalWorkers(Workers):
     """Workers that are processes of this machine, each with its environment."""
 

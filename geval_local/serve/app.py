@@ -429,21 +429,7 @@ def _shown(app: FastAPI) -> dict[str, str]:
 
 def _public(app: FastAPI, schema: dict[str, Any]) -> dict[str, Any]:
     """Remove the underscore of private classes from the names in the schema."""
-    parts = schema["components"]["schemas"]
-    names = {name: name.lstrip("_") for name in parts}
-    doubled = {name for name in names.values() if list(names.values()).count(name) > 1}
-    names = {
-        name: f"{public}Part" if public in doubled and name != public else public for name, public in names.items()
-    }
-    for name, one in parts.items():
-        one["title"] = names[name]
-    schema["components"]["schemas"] = {names[name]: one for name, one in parts.items()}
-    text = re.sub(
-        r'"#/components/schemas/(\w+)"',
-        lambda found: f'"#/components/schemas/{names.get(found[1], found[1])}"',
-        json.dumps(schema),
-    )
-    app.openapi_schema = json.loads(text)
+    app.openapi_schema = json.loads(re.sub(r'"(#/components/schemas/)?_(\w+)"', r'"\1\2"', json.dumps(schema)))
     return app.openapi_schema
 
 

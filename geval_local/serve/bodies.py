@@ -49,12 +49,12 @@ class Refused(Exception):
 # --- bytes ------------------------------------------------------------------------------------------------------------
 
 
+@dataclass
 class HeldBytes:
     """Bytes of all request bodies in progress, over all clients."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.held = 0
+    most: int
+    held: int = 0
 
     @contextmanager
     def of_one_request(self) -> Iterator[Callable[[int], None]]:

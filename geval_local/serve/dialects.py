@@ -77,6 +77,17 @@ def _all_different(what: str, key: Callable[[Any], Hashable]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _needs(holds: Callable[[Any], bool], message: str) -> AfterValidator:
+    """Refuse a value that is another than it has to be."""
+
+    def check(given: Any) -> Any:
+        if not holds(given):
+            raise ValueError(message)
+        return given
+
+    return AfterValidator(check)
+
+
 # --- OpenAI's evidence ------------------------------------------------------------------------------------------------
 
 
@@ -188,18 +199,6 @@ _Item = Annotated[
 # --- OpenAI's questions -----------------------------------------------------------------------------------------------
 
 
-def _is_value(given: Any) -> Any:
-    if not isinstance(given, str | bool):
-        raise ValueError("the value of a choice is a text or a boolean")
-    return given
-
-
-def _is_not_blank(given: Any) -> Any:
-    if not _joined(given).strip():
-        raise ValueError("the instructions of a predicate are not blank")
-    return given
-
-
 def _refuse_sglang(given: Any) -> Any:
     if isinstance(given, dict) and "instructions" not in given and ("question" in given or "id" in given):
         raise ValueError(
@@ -213,7 +212,11 @@ def _joined(text: Any) -> str:
 
 
 class _Option(Strict):
-    value: Annotated[Any, AfterValidator(_is_value), WithJsonSchema({"type": ["string", "boolean"]})]
+    value: Annotated[
+        Any,
+        _needs(lambda given: isinstance(given, str | bool), "the value of a choice is a text or a boolean"),
+        WithJsonSchema({"type": ["string", "boolean"]}),
+    ]
     description: str | None = None
 
 
@@ -229,7 +232,10 @@ class _Asked(Strict):
 
 class _Predicate(_Asked):
     type: Literal["predicate"]
-    instructions: Annotated[_Text[_Said], AfterValidator(_is_not_blank)]
+    instructions: Annotated[
+        _Text[_Said],
+        _needs(lambda given: bool(_joined(given).strip()), "the instructions of a predicate are not blank"),
+    ]
 
     def asked(self) -> Question:
         return PredicateQuestion(name=self.name, instructions=_joined(self.instructions))
@@ -390,12 +396,6 @@ def write_decisions(decision: Decision, model: str) -> dict[str, Any]:
 # --- System One -------------------------------------------------------------------------------------------------------
 
 
-def _is_any_text(given: Any) -> Any:
-    if not isinstance(given, str | dict | list):
-        raise ValueError("a text, an object or an array is needed")
-    return given
-
-
 def _is_small(given: Any) -> Any:
     """Refuse a large mapping before its parts are validated."""
     if isinstance(given, dict) and not 1 <= len(given) <= MAX_OPTIONS:
@@ -403,14 +403,10 @@ def _is_small(given: Any) -> Any:
     return given
 
 
-def _is_no_asset(given: Any) -> Any:
-    if given is not None:
-        raise ValueError("images and other assets cannot be read: this server's models read text only")
-    return given
-
-
 _AnyText = Annotated[
-    Any, AfterValidator(_is_any_text), WithJsonSchema({"type": ["string", "object", "array"], "items": {}})
+    Any,
+    _needs(lambda given: isinstance(given, str | dict | list), "a text, an object or an array is needed"),
+    WithJsonSchema({"type": ["string", "object", "array"], "items": {}}),
 ]
 
 
@@ -487,7 +483,13 @@ class SystemOneRequest(Strict):
         dict[str, Annotated[_Noul | _NamedChoice | _NamedScore, Discriminator("type")]],
         Field(min_length=1, max_length=MAX_ROWS),
     ]
-    assets: Annotated[None, BeforeValidator(_is_no_asset)] = None
+    assets: Annotated[
+        Any,
+        _needs(
+            lambda given: given is None, "images and other assets cannot be read: this server's models read text only"
+        ),
+        WithJsonSchema({"type": "null"}),
+    ] = None
     rotations: _Rotations = None
 
     def asked(self) -> tuple[Any, list[Question]]:

@@ -71,9 +71,13 @@ def not_worse(
         return NotWorse(mean, None, math.nan, p, count, None if count <= TOO_FEW else p > level)
     if not math.isfinite(span):
         return NotWorse(mean, margin, math.nan, math.nan, count, False)
-    low = _lower_bound(values, span, level)
+    from scipy.optimize import brentq
+
+    # The lower bound is the mean whose p-value is the level.
+    highest = float((values.sum() - span) / (count + 1))
+    low = brentq(lambda mean: p_of_mean(values, -span, mean) - level, -span, highest, xtol=1e-9 * span)
     p = p_of_mean(values, -span, -margin)
-    return NotWorse(mean, margin, low, p, count, p < level)
+    return NotWorse(mean, margin, float(low), p, count, p < level)
 
 
 def _p_of_drop(values: Floats, mean: Interval) -> float:
@@ -106,14 +110,6 @@ def p_of_mean(values: Floats, worst: float, mean: float) -> float:
     v = s * math.sqrt(((y / (1 - s * y)) ** 2).sum())
     density = math.exp(-(w**2) / 2) / math.sqrt(2 * math.pi)
     return float(ndtr(w) + density * (1 / w - 1 / v)) if w < -1e-4 else 0.5
-
-
-def _lower_bound(values: Floats, span: float, level: float) -> float:
-    """Find the mean of which `p_of_mean` is the level."""
-    from scipy.optimize import brentq
-
-    highest = float((values.sum() - span) / (values.size + 1))
-    return float(brentq(lambda mean: p_of_mean(values, -span, mean) - level, -span, highest, xtol=1e-9 * span))
 
 
 def missed(documents: int) -> str:

@@ -144,8 +144,16 @@ def test_a_directory_that_may_not_be_written(here):
     assert "Permission denied" in done.stderr
 
 
-@pytest.mark.parametrize("keys", [60_000, 5_000])
-@pytest.mark.parametrize("verb", ["metrics validate", "run", "decide", "judges list"])
+@pytest.mark.parametrize(
+    ("verb", "keys"),
+    [
+        ("metrics validate", 51_000),
+        ("metrics validate", 5_000),
+        ("run", 5_000),
+        ("decide", 5_000),
+        ("judges list", 5_000),
+    ],
+)
 def test_a_file_of_very_many_keys_is_refused_in_few_words(here, verb, keys):
     lines = "".join(f"key{number}: v\n" for number in range(keys))
     (here / "many.yaml").write_text(lines if verb != "judges list" else f"judges: {{a: {{}}}}\n{lines}")
@@ -155,7 +163,7 @@ def test_a_file_of_very_many_keys_is_refused_in_few_words(here, verb, keys):
     assert done.exit_code == 2, done.output
     assert "many.yaml" in done.stderr
     if keys > 10_000:
-        assert "more than the 20,000 keys and values that are read" in done.stderr
+        assert "more than 100,000 values" in done.stderr
     assert len(done.stderr.splitlines()) < 100
 
 

@@ -187,3 +187,19 @@ def test_the_cheap_baselines_know_the_fields_and_the_systems(here):
     ]
     mean = found["correlations"]["pooled"]["system's mean rating"]["worth"]["pearson"]["value"]
     assert mean == pytest.approx(stats.pearsonr(means, ratings).statistic)
+
+
+def test_documents_of_any_size_are_counted_as_they_are(here):
+    """Four of 1, 2, 3 and 9 rows are as good as 2.4 of one size, which the interval knows, and are four."""
+    asked = [number for number, count in enumerate((1, 2, 3, 9)) for _ in range(count)]
+    rows = [{"question": f"Why {number}?", "output": "so " * (at % 5 + 1)} for at, number in enumerate(asked)]
+    write_rows(here / "rows.jsonl", rows)
+    fields = "{question: Question, output: Answer}"
+    (here / "worth.yaml").write_text(METRIC.format(fields=fields), encoding="utf-8")
+    given = ("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "--fail-under", "1", "--summary", "gates.md")
+    done = run(*given, home=here)
+    assert "for other questions like these 4 (" in done.stderr
+    assert "; 4 are few" in done.stderr
+    assert "only" not in done.stderr
+    assert "| 4 |" in (here / "gates.md").read_text(encoding="utf-8")
+    assert record(here, *given[:-2])["metrics"]["worth"]["documents"] == 4

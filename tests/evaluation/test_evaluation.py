@@ -245,7 +245,7 @@ def test_a_users_page_stays_and_nothing_is_scored_before(here, monkeypatch):
         ("report: true", "report: perhaps", ["line 13: report: Input should be a valid boolean"]),
         ("first: first", "../first: first", ["line 2: data.../first", "name is that of a directory"]),
         ("outputs: out", "outputs: out\ncolumns: [id]", ["line 2: `columns` and `csv_style` are about CSV"]),
-        ("outputs: out", "outputs: {directory: out}", ["line 12: outputs: it is a directory; formats"]),
+        ("outputs: out", "outputs: {directory: out}", ["line 12: outputs: Input should be a valid string"]),
         ("report: true", "cache: false", ["`cache` is an option no more", "`use_cache`"]),
         (EVALUATION, "- a\n- b\n", ["an evaluation is a mapping"]),
     ],

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import forked
 import pytest
@@ -162,15 +163,15 @@ def test_other_things_are_no_frames():
         (ROWS, r"judge\.score_many\(metric, rows\)"),
         ({"answer": ["It stops."]}, r"pandas\.DataFrame\(data\)"),
         (Path("rows.jsonl"), r"score_file\(path, metrics, judge\)"),
-        (_dataset(dict, test=[]), r"a Splits holds several datasets: choose one, data\['test'\]"),
-        (_dataset(object), r"an? Splits is read row by row: judge\.score_many\(metric, dataset\)"),
+        (_dataset(dict, test=SimpleNamespace(column_names=[])), r"choose one of its datasets, such as data\['test'\]"),
+        (_dataset(object), r"judge\.score_many\(metric, rows\)"),
     ):
         with pytest.raises(TypeError, match=instead):
             score_frame(data, METRICS, MockJudge())
     for data, instead in (
         ({"answer": ["It stops."]}, r"score_frame\(pandas\.DataFrame\(data\), metrics, judge\)"),
         (ROWS[0], r"judge\.score\(metric, row\)"),
-        ("rows.jsonl", r"read_samples\(path\)"),
+        ("rows.jsonl", r"score_file\(path, metrics, judge\)"),
     ):
         with pytest.raises(TypeError, match=instead):
             MockJudge().score_many(METRICS, data)

@@ -95,7 +95,7 @@ class Frame:
         (METRIC, [*GOOD, "text"], "sample 2 .* is of type str"),
         (METRIC, GOOD[0], r"scores one row"),
         (METRIC, Sample(GOOD[0]), r"scores one"),
-        (METRIC, "data.jsonl", r"read_samples\(path\)"),
+        (METRIC, "data.jsonl", r"score_file\(path, metrics, judge\)"),
         (METRIC, 3, "an iterable of rows, not int"),
     ],
 )

@@ -45,15 +45,15 @@ def test_all_pairs_come_document_by_document_and_read_each_their_row():
 
 
 def test_a_baseline_is_compared_with_everybody_and_nobody_else_is():
-    found = pairs_of(pair_samples(rows(2, "abc"), PairPlan(rule="baseline", baseline="b")))
+    found = pairs_of(pair_samples(rows(2, "abc"), PairPlan(baseline="b")))
     assert found == [("d0", "a", "b"), ("d0", "b", "c"), ("d1", "a", "b"), ("d1", "b", "c")]
     with pytest.raises(DataError, match=r"no row is of the baseline 'bb'.*Systems: a, b, c|baseline 'bb'"):
-        list(pair_samples(rows(2, "abc"), PairPlan(rule="baseline", baseline="bb")))
+        list(pair_samples(rows(2, "abc"), PairPlan(baseline="bb")))
 
 
 @pytest.mark.parametrize("budget", [5, 28, 56, 100])
 def test_a_budget_is_spread_evenly_and_is_the_same_every_time(budget):
-    plan = PairPlan(rule="budget", budget=budget, seed=3)
+    plan = PairPlan(budget=budget, seed=3)
     found = pairs_of(pair_samples(rows(), plan))
     assert found == pairs_of(pair_samples(rows(), plan))
     assert len(found) == len(set(found)) == min(budget, 4 * 28)
@@ -65,7 +65,7 @@ def test_a_budget_is_spread_evenly_and_is_the_same_every_time(budget):
     systems = Counter(system for _, a, b in found for system in (a, b))
     assert max(systems.values()) - min(systems[system] for system in SYSTEMS) <= 2
     if budget == 5:
-        assert found != pairs_of(pair_samples(rows(), PairPlan(rule="budget", budget=budget, seed=4)))
+        assert found != pairs_of(pair_samples(rows(), PairPlan(budget=budget, seed=4)))
 
 
 def test_rows_that_make_no_pair_keep_their_reasons():
@@ -90,11 +90,10 @@ def test_rows_that_make_no_pair_keep_their_reasons():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"rule": "baseline"},
-        {"rule": "budget"},
-        {"budget": 3},
-        {"rule": "budget", "budget": 0},
-        {"rule": "given", "given": "llmba"},
+        {"baseline": "a", "budget": 3},
+        {"budget": 3, "given": "llmbar"},
+        {"budget": 0},
+        {"given": "llmba"},
     ],
 )
 def test_a_plan_that_does_not_hold_together_is_refused(wrong):
@@ -136,7 +135,7 @@ MT_BENCH = {
 def given(tmp_path, form, *records):
     path = tmp_path / "pairs.json"
     path.write_text(json.dumps(list(records)), encoding="utf-8")
-    return list(pair_samples(read_samples(path), PairPlan(rule="given", given=form)))
+    return list(pair_samples(read_samples(path), PairPlan(given=form)))
 
 
 def test_llmbar_pandalm_and_mt_bench_are_read_as_published(tmp_path):

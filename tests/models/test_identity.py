@@ -32,9 +32,10 @@ from geval_local.models.load import load_model, load_tokenizer
 from geval_local.models.registry import find_judge
 from geval_local.options import JudgeOptions
 from geval_local.prompt import Prompt, render_steps_prompt
+from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.directory import open_run
 from geval_local.runs.executor import Window, Worker
-from geval_local.runs.store import MemoryStore
+from geval_local.runs.store import Store
 from geval_local.signature import signature_differences
 from geval_local.testing import MockJudge
 from geval_local.tokens.encoder import PromptEncoder
@@ -287,9 +288,9 @@ def test_nothing_is_committed_after_a_change():
         raise JudgeError("moved")
 
     judge.check_files = fail
-    store, prepared = MemoryStore(), [judge.prepare(metric, [sample])]
+    store, prepared = Store(None, "run", is_new=True), [judge.prepare(metric, [sample])]
     assert prepared[0][0].request is not None, prepared[0][0].error
-    worker = Worker(store, None, judge, 0, advance=lambda count: None, should_stop=lambda: False)
+    worker = Worker(store, OutcomeCache(in_use=False), judge, 0, advance=lambda count: None, should_stop=lambda: False)
     with pytest.raises(JudgeError, match="moved"):
         worker.execute(Window(0, 0, [sample], (prepared,)), [0], prepared)
     assert store.outcomes(0, 0, 0, 1) == {}

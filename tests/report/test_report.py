@@ -17,18 +17,24 @@ from report_data import HOSTILE, metric_of, rows, run_of
 
 from geval_local.analysis.results import Grouped, read_results
 from geval_local.analysis.tables import Table
-from geval_local.errors import Cause, DataError, ErrorCode, OutputError
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, OutputError
 from geval_local.grouping import DocumentRule
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.report.page import SCRIPTS, json_block
+from geval_local.report.reports import write_report
 from geval_local.report.run_page import RunPage, agreement, group_correlations
 from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Score
 
 
-def written(tmp_path, given, **options) -> Page:
-    return Page(RunPage(given, **options).write(tmp_path / "report.html").read_text(encoding="utf-8"))
+def written(tmp_path, given, kind=RunPage, **options) -> Page:
+    return Page(kind(given, **options).write(tmp_path / "report.html").read_text(encoding="utf-8"))
+
+
+def ablated(table):
+    """A page with another table of estimators than that of its run."""
+    return type("Ablated", (RunPage,), {"ablation": table})
 
 
 def hostile_rows():
@@ -152,7 +158,7 @@ def test_prompt_steps_signature_manifest_and_ablation_are_shown(tmp_path):
             },
         ),
         facts={"duration": "41 s", "seen": None},
-        ablation=Table(("", "spearman"), (("- Probs", ".502"),)),
+        kind=ablated(Table(("", "spearman"), (("- Probs", ".502"),))),
     )
     for text in ("Read <all> of it.", "Then rate.", "judge:nano@12ab|dtype:float32", "41 s", "- Probs", ".502"):
         assert text in page.text
@@ -241,7 +247,7 @@ def hostile_page(tmp_path) -> Page:
         facts={text: text for text in HOSTILE},
         human={"coherence": "scores.coherence"},
         rule=DocumentRule("doc_id"),
-        ablation=Table(("", HOSTILE[0]), tuple((text, text) for text in HOSTILE), HOSTILE),
+        kind=ablated(Table(("", HOSTILE[0]), tuple((text, text) for text in HOSTILE), HOSTILE)),
         title=HOSTILE[1],
     )
 
@@ -350,6 +356,12 @@ def test_targets_that_cannot_be_written(tmp_path):
     with pytest.raises(OutputError, match="it is the result file itself"):
         RunPage(source).write(source)
     assert json.loads(source.read_text(encoding="utf-8").splitlines()[0]) == made[0]
+
+
+def test_a_page_shows_no_other_estimate(tmp_path):
+    with pytest.raises(ConfigurationError, match="so it does not go with `estimator`"):
+        write_report([rows(3)], tmp_path / "r.html", estimator="mode")
+    assert not list(tmp_path.iterdir())
 
 
 def test_ratings_must_belong_to_the_results(tmp_path):

@@ -12,14 +12,11 @@ from report_data import HOSTILE, many, metric_of, pair_rows, reason_lines, resco
 from waiting import until
 
 from geval_local.analysis.comparison import compare
-from geval_local.analysis.results import ABLATIONS, Grouped, estimated_items, read_results
-from geval_local.analysis.tables import comparison_table, folded
+from geval_local.analysis.results import ABLATIONS
 from geval_local.grouping import DocumentRule
 from geval_local.report.comparison_page import write_compared
 from geval_local.report.run_page import RunPage
 from geval_local.report.written_reasons import read_reasons
-from geval_local.scale import Scale
-from geval_local.statistics.significance import compare_all, corrected
 
 if reason := missing():
     pytest.skip(f"the report is tested in Chromium, and there is {reason}", allow_module_level=True)
@@ -557,19 +554,11 @@ def wide(tmp_path_factory):
     """A page with long names, systems, ratings and an ablation: everything that could be cut."""
     names = ("summarization/coherence", "factuality/summary_consistency")
     given = rows(80, metrics=names, per_group=8, unscored=(5,))
-    run = read_results(given)
-    tests = {}
-    for name in names:
-        documents = Grouped([row["doc_id"] for row in run.rows], "")
-        items = run.items(name, human={name: f"scores.{name}"}, documents=documents)
-        others = {one.text: estimated_items(items, Scale.parse("1-5"), one) for one in ABLATIONS}
-        pairs = {f"{name}: score / score {told}": (items, other) for told, other in others.items()}
-        tests |= compare_all(pairs, "summary")[0]
     page = RunPage(
-        given,
+        run_of(given, {name: ("", metric_of(name=name)) for name in names}),
         human={name: f"scores.{name}" for name in names},
         rule=DocumentRule("doc_id"),
-        ablation=folded(comparison_table(corrected(tests)), ("on", "Williams", "items / documents", "kept by each")),
+        estimators=ABLATIONS,
     )
     return page.write(tmp_path_factory.mktemp("wide") / "wide.html")
 

@@ -154,7 +154,7 @@ def test_a_store_of_a_newer_schema(file, expected, started):
     with sqlite3.connect(started / "scores.sqlite") as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(OutputError, match="has schema 99, this version of geval-local has 3"):
+    with pytest.raises(OutputError, match=f"has schema 99, this version of geval-local has {version}"):
         execute(started, None)
     with sqlite3.connect(started / "scores.sqlite") as connection:
         connection.execute(f"PRAGMA user_version = {version}")

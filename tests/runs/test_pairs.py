@@ -79,7 +79,7 @@ def test_pairs_are_judged_in_both_orders_and_bad_rows_keep_their_reasons(here):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_last_byte(here):
-    plan = PairPlan(rule="budget", budget=30, seed=1)
+    plan = PairPlan(budget=30, seed=1)
 
     def run(place, events=None):
         judge = MockJudge(engine(batch_tokens=8000))
@@ -93,7 +93,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_last_byte(here):
     run("parts/")
     assert (here / "parts/scores.jsonl").read_bytes() == (here / "whole/scores.jsonl").read_bytes()
     judge = MockJudge(engine(batch_tokens=8000))
-    again = PairPlan(rule="budget", budget=31, seed=1)
+    again = PairPlan(budget=31, seed=1)
     with pytest.raises(OutputError, match="`pairs` was"):
         score_file("data.jsonl", METRIC, judge, "parts/", pairs=again, window=8, use_cache=False)
 
@@ -136,11 +136,11 @@ def test_both_orders_in_one_pass_cost_less_than_each_order_alone():
 
 def test_what_cannot_be_judged_in_pairs_is_told_before_a_judge_is_loaded(here):
     with pytest.raises(DataError, match="no row is of the baseline"):
-        score_file("data.jsonl", METRIC, "no such judge", "x.jsonl", pairs=PairPlan(rule="baseline", baseline="z"))
+        score_file("data.jsonl", METRIC, "no such judge", "x.jsonl", pairs=PairPlan(baseline="z"))
     with pytest.raises(DataError, match="'writer' of the system"):
         score_file("data.jsonl", METRIC, "no such judge", "x.jsonl", pairs=PairPlan(system="writer"))
     with pytest.raises(DataError, match="the column 'input' is missing"):
-        score_file("data.jsonl", METRIC, "nano", "x.jsonl", pairs=PairPlan(rule="given", given="llmbar"))
+        score_file("data.jsonl", METRIC, "nano", "x.jsonl", pairs=PairPlan(given="llmbar"))
 
 
 @pytest.mark.slow

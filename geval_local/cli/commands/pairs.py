@@ -80,18 +80,12 @@ def pairs(
     from geval_local.runs.run_file import score_file
     from geval_local.runs.target import find_target
 
-    asked = asdict(rules)
-    chosen = [name for name, value in asked.items() if value is not None and name != "seed"]
-    if len(chosen) > 1:
-        raise ConfigurationError(f"--{chosen[0]} and --{chosen[1]} are two ways to choose pairs", hint="Take one.")
-    metrics = options.chosen_metrics(options.RatedOptions(metric), no_steps=no_steps)
-    rule = chosen[0] if chosen else "all"
     if people.prefers and rules.given != "plain":
         raise ConfigurationError(
             "--prefers says what people's preferences mean in pairs of yours", hint="Add --given plain."
         )
-    asked["prefers"] = people.prefers
-    plan = PairPlan(rule=rule, group_by=run.group_by, system=system, **asked)  # type: ignore[arg-type]
+    plan = PairPlan(group_by=run.group_by, system=system, prefers=people.prefers, **asdict(rules))
+    metrics = options.chosen_metrics(options.RatedOptions(metric), no_steps=no_steps)
     gates = options.Gates(max_unscored=max_unscored).read()
     columns = [EVERYTHING] if "csv" in find_target(output, shard=run.shard).formats else None
 

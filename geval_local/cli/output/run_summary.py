@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
 from geval_local.analysis.gates import NOT_WORSE
+from geval_local.analysis.tables import number
 from geval_local.cli.output.console import (
     DROPPED,
     FIGURE,
@@ -231,9 +232,9 @@ def _show_slices(result: RunResult) -> None:
             _, scored, mean, *_ = _cells(one.summary)
             passed = [_passed(one.summary)] if has_threshold else []
             own = [one.value, *([summary.metric] if several else [])]
-            rows.append([*own, scored, str(one.summary.interval.units), mean, *passed])
+            rows.append([*own, scored, str(one.summary.documents), mean, *passed])
         print_rows([*columns, *((name, FIGURE) for name in figures)], rows)
-        few = {one.value: one.summary.interval.units for _, one in found if one.summary.interval.units < FEW_UNITS}
+        few = {one.value: one.summary.documents for _, one in found if one.summary.documents < FEW_UNITS}
         if few:
             told = ", ".join(f"{value} ({counted(units, 'document')})" for value, units in few.items())
             note(f"warning: slices of {column} with few documents say little: {told}", "yellow")
@@ -314,7 +315,7 @@ def _interval_lines(summaries: Sequence[Summary]) -> list[str]:
     wrong = (
         f"interval of {one.metric}: {one.interval.warning}"
         for one in summaries
-        if one.interval.warning and not one.doubt and one.interval.warning != f"only {one.interval.units} documents"
+        if one.interval.warning and not one.doubt and one.interval.warning != f"only {one.documents} documents"
     )
     return list(dict.fromkeys([*based, *wrong]))
 
@@ -324,15 +325,11 @@ def _cells(summary: Summary) -> list[str]:
     return [
         summary.metric,
         f"{summary.scored}/{summary.rows}",
-        f"{_figure(summary.mean, 3)}{interval}",
-        _figure(summary.std, 2),
-        _figure(summary.label_mass, 3),
+        f"{number(summary.mean, 3)}{interval}",
+        number(summary.std, 2),
+        number(summary.label_mass, 3),
         "-" if math.isnan(summary.low_mass_share) else f"{summary.low_mass_share:.1%}",
     ]
-
-
-def _figure(value: float, digits: int) -> str:
-    return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _passed(summary: Summary) -> str:
@@ -501,10 +498,10 @@ def _show_answers(answers: Sequence[QuestionSummary]) -> None:
             answer.name,
             _told(answer),
             f"{answer.answered}/{answer.rows}",
-            _figure(answer.label_mass, 3),
-            _figure(answer.label_mass_min, 3),
+            number(answer.label_mass, 3),
+            number(answer.label_mass_min, 3),
             "-" if math.isnan(answer.low_mass_share) else f"{answer.low_mass_share:.1%}",
-            "-" if answer.spread is None else _figure(answer.spread, 3),
+            "-" if answer.spread is None else number(answer.spread, 3),
         )
         for answer in answers
     ]
@@ -519,7 +516,7 @@ def _told(answer: QuestionSummary) -> str:
         more = ", ..." if len(answer.chosen) > OPTIONS_SHOWN else ""
         told = ((str(value).lower() if value in (True, False) else value, count) for value, count in answer.chosen)
         return ", ".join(f"{value} {count}" for value, count in islice(told, OPTIONS_SHOWN)) + more
-    return f"mean {'probability' if answer.type == 'predicate' else 'level'} {_figure(answer.mean, 3)}"
+    return f"mean {'probability' if answer.type == 'predicate' else 'level'} {number(answer.mean, 3)}"
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from __future__ import annotations
 from geval_local.analysis.tables import Study, Table
 from geval_local.cli.output.console import FIGURE, FOLDED, as_options, note, print_json, print_rows, result_console, say
 
-#: Columns of words, which may be long; the others contain figures and are never wrapped.
-WORDY = ("groups skipped", "items left out", "output", "test")
+#: A column of words, which may be long; the others contain figures and are never wrapped.
+WORDY = "output"
 
 
 def show_table(table: Table) -> None:
@@ -25,7 +25,7 @@ def show_table(table: Table) -> None:
     console = result_console()
     console.print()
     console.print(Text(as_options(table.title), "bold"))
-    print_rows([(first, FOLDED), *((name, FOLDED if name in WORDY else FIGURE) for name in others)], rows)
+    print_rows([(first, FOLDED), *((name, FOLDED if name == WORDY else FIGURE) for name in others)], rows)
     for line in table.notes:
         console.print(Text(as_options(line), "dim"))
 
