@@ -102,6 +102,26 @@ def test_silent_clients_shut_nobody_out_beyond_their_time():
         until(is_served)
 
 
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_client_that_sends_no_more_gets_its_answer(version):
+    engine = MockEngine(seconds=0.1, batch_tokens=1000)
+    with serving(MockJudge(engine)) as (port, _), socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(posted(decision(100)).replace(b"HTTP/1.1", b"HTTP/" + version))
+        client.shutdown(socket.SHUT_WR)
+        found = said(client)
+    *interim, last = statuses(found)
+    assert last == b"200"
+    assert set(interim) == (set() if version == b"1.0" else {b"100"})
+    assert len(json.loads(found[found.rindex(b"\r\n\r\n") :])["answers"]) == 100
+
+
+def test_requests_in_a_row_are_all_answered_to_a_client_that_sends_no_more():
+    with serving(MockJudge()) as (port, _), socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(posted(decision()) + HEALTH + posted(decision()))
+        client.shutdown(socket.SHUT_WR)
+        assert [one for one in statuses(said(client)) if one != b"100"] == [b"200"] * 3
+
+
 def test_a_client_that_leaves_frees_its_work():
     engine = MockEngine(seconds=0.05, batch_tokens=1)
     with serving(MockJudge(engine)) as (port, server):

@@ -111,6 +111,21 @@ def test_broken_requests_do_not_stop_the_server(raw):
         assert post(port, body())[0] == 200
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * 300_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 20_000 + b"\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000,
+    ],
+)
+def test_a_head_that_is_too_long_is_told(head):
+    with serving(MockJudge()) as (port, _), socket.create_connection(("127.0.0.1", port), timeout=300) as client:
+        client.sendall(head)
+        found = b"".join(iter(lambda: client.recv(65536), b""))
+        assert found.startswith(b"HTTP/1.1 431 ")
+
+
 def test_a_long_body_behind_a_short_head_is_no_long_head():
     content = body(text="a" * 200_000)
     with serving(MockJudge()) as (port, _), socket.create_connection(("127.0.0.1", port), timeout=300) as client:
