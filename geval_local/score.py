@@ -12,6 +12,7 @@ import operator
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partialmethod
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -390,23 +391,16 @@ class Score:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float64]:
         return np.asarray(self.value, dtype=dtype)
 
-    def __lt__(self, other: object) -> bool:
-        return self._compare(other, operator.lt)
-
-    def __le__(self, other: object) -> bool:
-        return self._compare(other, operator.le)
-
-    def __gt__(self, other: object) -> bool:
-        return self._compare(other, operator.gt)
-
-    def __ge__(self, other: object) -> bool:
-        return self._compare(other, operator.ge)
-
-    def _compare(self, other: object, compare: Callable[[Any, Any], bool]) -> bool:
+    def _compare(self, compare: Callable[[Any, Any], bool], other: object) -> bool:
         if isinstance(other, Score):
             # Whatever is compared with NaN is false, and would leave a list in no order.
             return compare((not self.is_scored, self._key), (not other.is_scored, other._key))
         return compare(self.value, other) if isinstance(other, Real) else NotImplemented
+
+    __lt__ = partialmethod(_compare, operator.lt)
+    __le__ = partialmethod(_compare, operator.le)
+    __gt__ = partialmethod(_compare, operator.gt)
+    __ge__ = partialmethod(_compare, operator.ge)
 
     @property
     def _key(self) -> float:

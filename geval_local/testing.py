@@ -129,14 +129,8 @@ class MockBackend(Backend):
         self.facts = BackendFacts(
             label=name,
             fingerprint=hashlib.blake2b(name.encode(), digest_size=8).hexdigest(),
-            setup={
-                "tokenizer": "mock",
-                "dtype": "none",
-                "attention": "none",
-                "transformers": "none",
-                "torch": "none",
-                "version": __version__,
-            },
+            setup={"tokenizer": "mock", "version": __version__}
+            | dict.fromkeys(("dtype", "attention", "transformers", "torch"), "none"),
             context=context,
             precision="none (a mock)",
             report=EngineReport("mock"),

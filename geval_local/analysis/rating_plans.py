@@ -148,7 +148,7 @@ def plan_ratings(
     for place in scored:
         by_system[items[place].system] |= {items[place].group} if there[place] else set()
     if min(map(len, by_system.values())) > 2:
-        pilot = estimate(results, human, raters=raters, metric=metric, **reading).estimates.values()
+        pilot = estimate(run, human, raters=raters, metric=metric).estimates.values()
         spreads, source = _by_pilot([*pilot]), f"as the ratings of {len(rated)} documents lead to expect"
     total = len(means)
     counts = sorted({*(count for count in SHOWN if count < total), documents + len(rated)})

@@ -159,12 +159,9 @@ def rows_of(index: int, request: Request, group: Callable[[int], int]) -> list[B
     A row reads only positions of its own length group: a position needs the rotary frequencies of a plain pass over
     the tokens up to it.
     """
-    nodes = {node.path: number for number, node in enumerate(request.trie.inner_nodes)}
     ids = tuple(request.ids.tolist())
     rows: list[BatchRow] = []
-    for path in request.trie.reading_paths:
-        found = ((depth, nodes.pop(path[:depth], None)) for depth in range(len(path) + 1))
-        reads = [(depth, node) for depth, node in found if node is not None]
+    for path, reads in request.trie.reads:
         for _, same in itertools.groupby(reads, key=lambda read: group(len(ids) + read[0])):
             places = tuple((len(ids) - 1 + depth, Position(index, node)) for depth, node in same)
             rows.append(BatchRow((*ids, *path[: places[-1][0] - len(ids) + 1]), places))

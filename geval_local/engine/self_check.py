@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Any
 
@@ -379,15 +380,7 @@ def _describe_device(model: PreTrainedModel, engine: Engine, report: EngineRepor
         "batch_tokens": engine.batch_tokens,
         "look_ahead": engine.look_ahead if isinstance(engine, PrefixSharingEngine | SharedCacheEngine) else 0,
         "dtype": dtype_name(model.dtype),
-        "probe": None
-        if report.difference is None
-        else {
-            "difference": report.difference,
-            "tolerance": report.tolerance,
-            "tokens": report.probe_tokens,
-            "window_not_reached": report.window,
-            "left_out": report.note,
-        },
+        "probe": None if report.difference is None else asdict(report),
         "float32_products": torch.get_float32_matmul_precision(),
         "python": platform.python_version(),
         "platform": platform.platform(),

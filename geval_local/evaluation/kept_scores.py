@@ -19,11 +19,11 @@ from geval_local.analysis.results import read_rows
 from geval_local.errors import ConfigurationError, OutputError, telling
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.ownership import file_sha256
-from geval_local.io.result_manifest import ScoredMetric, is_own_result, manifest_path, read_manifest
+from geval_local.io.result_manifest import is_own_result, read_manifest
 from geval_local.io.results import MetricFigures, numbered
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.models.registry import entry_of, label_of, labels_of
+from geval_local.models.registry import entry_of, labels_of
 from geval_local.options import JudgeOptions
 from geval_local.runs.directory import result_file
 from geval_local.runs.events import ProgressEvents
@@ -32,7 +32,7 @@ from geval_local.runs.run_file import rows_at_once, run_file
 from geval_local.runs.settings import Settings
 from geval_local.runs.target import find_target
 from geval_local.score import Estimator
-from geval_local.signature import judge_name, signature_differences, told_differences
+from geval_local.signature import judge_name, signature_differences, signature_parts, told_differences
 from geval_local.statistics.records import NO_HUMAN, ScoredItem
 
 if TYPE_CHECKING:
@@ -111,8 +111,7 @@ class RatedJudges:
             if name in names:
                 raise ConfigurationError(f"two judges are called {name}; name each of them once")
             names.append(name)
-            # One judge with two sets of options has two files.
-            scored = partial(self._scored, judge, choice, label.removeprefix(label_of(choice)))
+            scored = partial(self._scored, judge, choice)
             is_bare = all(metric.steps == () for metric in metrics.values())
             full = Contender(name, "judge", scored(metrics, NO_STEPS if is_bare else ""))
             found += [full, *ablations(full, metrics, estimators)]
@@ -121,8 +120,7 @@ class RatedJudges:
                     continue
                 other = choice.model_copy(update={"think": count, **(_WITHOUT if count is None else {})})
                 variant = "no thinking" if count is None else f"thinking, K = {count}"
-                options = label.removeprefix(label_of(choice))
-                items = self._scored(judge.thinking_as(other), other, options, metrics, variant)
+                items = self._scored(judge.thinking_as(other), other, metrics, variant)
                 found.append(Contender(f"{name}, {variant}", "ablation", items, name))
             if ablate and not is_bare:
                 bare = {dimension: metric.with_steps(()) for dimension, metric in metrics.items()}
@@ -131,30 +129,43 @@ class RatedJudges:
         return found
 
     def _scored(
-        self, judge: Judge, choice: JudgeOptions, options: str, asked: Mapping[str, Metric], variant: str
+        self, judge: Judge, choice: JudgeOptions, asked: Mapping[str, Metric], variant: str
     ) -> dict[str, list[ScoredItem]]:
-        figures = self._figures(judge, choice, options, list(asked.values()), variant)
+        figures = self._figures(judge, choice, list(asked.values()), variant)
         return {name: self.rows.items(name, figures[metric.name]) for name, metric in asked.items()}
 
     def _figures(
-        self, judge: Judge, choice: JudgeOptions, options: str, metrics: Sequence[Metric], variant: str
+        self, judge: Judge, choice: JudgeOptions, metrics: Sequence[Metric], variant: str
     ) -> dict[str, MetricFigures]:
         """Score the rows, or read kept scores with the same signature."""
         with self.progress() as progress:
             complete = [judge.with_steps(metric, on_steps=progress.show_steps) for metric in metrics]
-        path = self._path(judge.name, variant, options)
-        known = {} if path is None or not path.exists() else self._known(path, judge, complete)
-        missing = [metric for metric in complete if metric.name not in known]
+        path = self._path(judge, variant, complete)
+        kept = None if path is None or not is_own_result(path) else read_manifest(path)
         who = f"{judge_name(judge.name)}{variant and ', ' + variant}"
-        if len(missing) < len(complete):
+        if kept is not None:
+            for metric in complete:
+                if differ := signature_differences(kept.metrics[metric.name].signature, str(judge.signature(metric))):
+                    raise ConfigurationError(
+                        f"{path} holds scores of {metric.name} under another signature: {told_differences(differ)}",
+                        hint=f"Choose another directory with -o, or delete {path}.",
+                    )
             logger.info("%s: taken from %s, under the same signature", who, path)
-        if missing:
+        else:
             label = f"{who}: scoring {self.file.name}"
-            with self.progress(label, len(self.asked) * len(missing), unit="scores") as progress:
+            with self.progress(label, len(self.asked) * len(complete), unit="scores") as progress:
                 if path is None:
-                    found = list(judge.iter_scores(missing, self.samples, advance=progress.advance))
-                    return {one.name: self._of_all(one, [row[one.name].to_dict() for row in found]) for one in missing}
-                self._keep(path, judge, choice, missing, progress, is_new=not known)
+                    found = list(judge.iter_scores(complete, self.samples, advance=progress.advance))
+                    return {one.name: self._of_all(one, [row[one.name].to_dict() for row in found]) for one in complete}
+                is_part = self._is_part or self.rows.limit_groups is not None
+                settings = Settings(
+                    window=rows_at_once([choice]),
+                    fields=dict(self.fields),
+                    metrics=[definition(metric) for metric in complete],
+                    chosen=[sample.row for sample in self.samples] if is_part else [],
+                )
+                file, events = result_file(self.file), ProgressEvents(progress.reach)
+                run_file([file], settings, choice, find_target(path), events=events, load=lambda given: judge)
         assert path is not None
         rows = read_rows(path)
         return {one.name: self._of_all(one, [row["geval"][one.name] for row in rows]) for one in complete}
@@ -165,58 +176,15 @@ class RatedJudges:
         unrated = {"error": NO_HUMAN}
         return MetricFigures.of(metric.name, (found.get(place, unrated) for place in range(len(self.rows.rows))))
 
-    def _keep(
-        self,
-        path: Path,
-        judge: Judge,
-        choice: JudgeOptions,
-        metrics: Sequence[Metric],
-        progress: Any,
-        *,
-        is_new: bool,
-    ) -> None:
-        """Score the rows into a file, or add scores to one that holds others."""
-        is_part = is_new and (self._is_part or self.rows.limit_groups is not None)
-        settings = Settings(
-            window=rows_at_once([choice]),
-            fields=dict(self.fields),
-            metrics=[definition(metric) for metric in metrics],
-            chosen=[sample.row for sample in self.samples] if is_part else [],
-        )
-        file = result_file(self.file) if is_new else path
-        events = ProgressEvents(progress.reach)
-        run_file([file], settings, choice, find_target(path), events=events, load=lambda given: judge)
-
-    def _path(self, judge: str, variant: str, options: str) -> Path | None:
+    def _path(self, judge: Judge, variant: str, metrics: Sequence[Metric]) -> Path | None:
+        """Name the file of scores, by a digest of all that they depend on."""
         if self.directory is None:
             return None
-        # With other columns, the same rows have other scores under the same signature.
-        asked = [self.rows.limit_groups, self.asked if self._is_part else None, options, dict(self.fields)]
-        part = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8] if any(asked) else ""
-        named = [self.file.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, part]
-        return self.directory / ("--".join(re.sub(r"[^\w.+-]+", "-", p).strip("-") for p in named if p) + ".jsonl")
-
-    def _known(self, path: Path, judge: Judge, metrics: Sequence[Metric]) -> dict[str, ScoredMetric]:
-        """Read which metrics a kept file holds next to those of its input; refuse it if these scores do not fit."""
-        manifest = read_manifest(path)
-        remedy = f"Choose another directory with -o, or delete {path}."
-        if manifest is None:
-            raise ConfigurationError(
-                f"{path} exists but lacks {manifest_path(path).name}, so its scores cannot be verified", hint=remedy
-            )
-        if (manifest.input_sha256, manifest.rows) != (file_sha256(self.file), len(self.asked)):
-            raise ConfigurationError(f"{path} holds scores of other rows than those of {self.file}", hint=remedy)
-        if not is_own_result(path):
-            raise ConfigurationError(f"{path} was changed after it was scored", hint=remedy)
-        origin = read_manifest(self.file)
-        others = {} if origin is None else origin.metrics
-        known = {name: one for name, one in manifest.metrics.items() if others.get(name) != one}
+        asked: list[Any] = [file_sha256(self.file), self.asked, dict(self.fields)]
         for metric in metrics:
-            if metric.name in known and (
-                differ := signature_differences(known[metric.name].signature, str(judge.signature(metric)))
-            ):
-                told = told_differences(differ)
-                raise ConfigurationError(
-                    f"{path} holds scores of {metric.name} under another signature: {told}", hint=remedy
-                )
-        return known
+            parts = signature_parts(str(judge.signature(metric)))
+            # The same judge has many paths, and canaries that differ by rounding: these are compared with the file's.
+            asked.append({**parts, "judge": parts["judge"].rpartition("@")[2], "canary": ""})
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+        named = [self.file.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge.name), variant, digest]
+        return self.directory / ("--".join(re.sub(r"[^\w.+-]+", "-", p).strip("-") for p in named if p) + ".jsonl")

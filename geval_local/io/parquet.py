@@ -1,4 +1,4 @@
-"""Results as Parquet. Imported only to write a Parquet file, because it needs pyarrow."""
+"""Results as Parquet. Imported only for Parquet files, because it needs pyarrow."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SourceColumns:
         The row that says why a file cannot be read, or not to its end, has nulls. Columns of the names in `without` are
         left out: a run has other values under these names.
         """
-        sizes = {path: _size(path) for path in paths}
+        sizes = {path: row_count(path) for path in paths}
         full = [path for path, size in sizes.items() if size != 0] or list(paths)
         there = [path for path in full if sizes[path] is not None]
         schema = reduce(_shared_schema, map(pq.read_schema, map(parquet_source, there))) if there else pa.schema([])
@@ -118,7 +118,7 @@ def _shared_schema(one: Any, other: Any) -> Any:
     return pa.schema(shared, one.metadata)
 
 
-def _size(path: File) -> int | None:
+def row_count(path: File) -> int | None:
     """Return the number of a file's rows; None if it cannot be read."""
     try:
         return int(pq.read_metadata(parquet_source(path)).num_rows)

@@ -12,7 +12,6 @@ import hashlib
 import io
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import accumulate, islice
 from typing import Annotated, Any, NamedTuple
@@ -23,7 +22,7 @@ from geval_local.errors import DataError
 from geval_local.grouping import DocumentRule
 from geval_local.io.input_files import file_samples, names_of, read_input
 from geval_local.io.pairs import PairPlan, pair_samples
-from geval_local.io.places import File, Place, address_of, file_at, parquet_source, state_of
+from geval_local.io.places import File, Place, address_of, file_at, state_of
 from geval_local.io.rows import (
     RawRow,
     format_of,
@@ -380,11 +379,10 @@ class _Input:
 
     def _count(self, file: int) -> int:
         if self._is_parquet(file):
-            import pyarrow as pa
-            import pyarrow.parquet as pq
+            from geval_local.io.parquet import row_count  # needs pyarrow
 
-            with suppress(pa.ArrowException):
-                return int(pq.read_metadata(parquet_source(self.paths[file])).num_rows)
+            if (rows := row_count(self.paths[file])) is not None:
+                return rows
         return sum(1 for _ in self._located(file))
 
     def _pass_over(self, file: int, start: int) -> _Pass:

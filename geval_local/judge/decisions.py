@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 from geval_local.engine.interface import MOST_POSITIONS
+from geval_local.engine.prefix_sharing.prompt_trie import build_stream
 from geval_local.questions.answer import Decision, answers_of
 from geval_local.questions.form import Marks, QuestionForm, question_forms, state_text
 from geval_local.questions.question import Question
@@ -77,14 +78,5 @@ class DecisionWork:
     def finish(self, outcomes: Sequence[Outcome]) -> Decision:
         """Put the decision together, given the outcomes of all items in order."""
         answers = answers_of(self.questions, self._forms, outcomes)
-        return Decision(answers, _distinct_tokens(self._ids))
-
-
-def _distinct_tokens(ids: Sequence[Ids]) -> int:
-    """Count the distinct tokens of prompts: shared ones count once."""
-    ordered = sorted(ids, key=lambda one: one.astype(">u4").tobytes())
-    total, before = 0, None
-    for one in ordered:
-        total += len(one) - (0 if before is None else common_prefix(before, one))
-        before = one
-    return total
+        stream, _ = build_stream(self._ids, [()] * len(self._ids))
+        return Decision(answers, len(stream))

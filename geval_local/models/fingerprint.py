@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from geval_local.errors import WeightsError
 from geval_local.files import file_system, home_directory, private_home, write_atomically
@@ -353,11 +353,16 @@ def _is_noted(file: Path) -> bool:
 
 
 def _read_notes(path: Path) -> dict[str, str]:
+    return {key: value for key, value in (read_json(path) or {}).items() if isinstance(value, str)}
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None if there is none that can be read."""
     try:
-        notes = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError):
-        return {}
-    return {key: value for key, value in notes.items() if isinstance(value, str)} if isinstance(notes, dict) else {}
+        record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None  # a pipe would wait
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def _write_notes(path: Path, fresh: dict[str, str]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +53,7 @@ from geval_local.models.fingerprint import (
     check_pointers,
     fingerprint,
     noted_digest,
+    read_json,
     resume_hint,
     tokenizer_hash,
     weight_files,
@@ -340,11 +340,7 @@ _NOT_OBEYED = {
 
 def own_sampling(directory: Path | None) -> Drawing:
     """Read how a model is to draw from its ``generation_config.json``; what it leaves out or misstates is neutral."""
-    found: Any = None
-    if directory is not None:
-        with suppress(OSError, ValueError, RecursionError):
-            found = json.loads((directory / "generation_config.json").read_text(encoding="utf-8"))
-    given: dict[str, Any] = found if isinstance(found, dict) else {}
+    given = {} if directory is None else read_json(directory / "generation_config.json") or {}
 
     def own(name: str, neutral: float, most: float) -> float:
         value = given.get(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from huggingface_hub import constants
 
 from geval_local.errors import ConfigurationError, first_line
 from geval_local.models.config_checks import stored_quantization
+from geval_local.models.fingerprint import read_json
 from geval_local.models.memory import default_device
 from geval_local.models.precision import AUTO, automatic_dtype, place_of
 from geval_local.options import JudgeOptions
@@ -87,10 +87,8 @@ def _quantization(
 
 def _stored_format(directory: Path | None) -> str | None:
     """Read the method of a quantized checkpoint from its configuration."""
-    file = None if directory is None else directory / "config.json"
-    if file is None or not file.is_file():
-        return None
-    method = (stored_quantization(json.loads(file.read_text(encoding="utf-8"))) or {}).get("quant_method")
+    config = None if directory is None else read_json(directory / "config.json")
+    method = (stored_quantization(config or {}) or {}).get("quant_method")
     return None if method is None else str(method)
 
 

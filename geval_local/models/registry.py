@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import itertools
-import json
 import os
 import re
 import sysconfig
@@ -16,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from geval_local.backends import BACKENDS
 from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.files import expanded, home_directory, no_such_file
-from geval_local.models.fingerprint import ADAPTER_CONFIG, check_pointers, resume_hint
+from geval_local.models.fingerprint import ADAPTER_CONFIG, check_pointers, read_json, resume_hint
 from geval_local.models.gguf.file import find_gguf, gguf_files, is_gguf, read_header
 from geval_local.options import Dtype, JudgeOptions, Style
 from geval_local.yaml_model import parse_file, read_file, validate
@@ -388,7 +387,7 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
     place = _model_place(directory)
     if place is not None and place.is_file():
         return _gguf_entry(place, name or str(directory))
-    config = _read_json(directory / "config.json")
+    config = read_json(directory / "config.json")
     if config is None and (directory / ADAPTER_CONFIG).is_file():
         raise JudgeError(
             f"{directory} is an adapter alone: it holds {ADAPTER_CONFIG}, but no model with a config.json",
@@ -469,12 +468,4 @@ def has_chat_template(directory: Path) -> bool:
     if (directory / "chat_template.jinja").is_file():
         return True
     files = ("tokenizer_config.json", "chat_template.json")
-    return any((_read_json(directory / file) or {}).get("chat_template") for file in files)
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
+    return any((read_json(directory / file) or {}).get("chat_template") for file in files)

@@ -14,13 +14,20 @@ from geval_local.analysis.comparison import RunComparison, SystemComparison
 from geval_local.analysis.ratings.values import read_ratings
 from geval_local.analysis.results import ScoredRun, has_ids, row_keys
 from geval_local.analysis.tables import agreement_table, comparison_table
-from geval_local.errors import ConfigurationError
 from geval_local.io.columns import as_text
 from geval_local.io.results import ResultRows, numbered
 from geval_local.io.rows import Row
 from geval_local.report.headline import difference_answer, means_table, tab_title, unscored_once, written_on
 from geval_local.report.overview import entries, facts, overview_table, signatures, summaries, texts
-from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
+from geval_local.report.page import (
+    TextColumns,
+    check_estimator,
+    check_target,
+    metric_payload,
+    named_columns,
+    render,
+    write_page,
+)
 from geval_local.report.run_page import RunPage
 
 
@@ -90,8 +97,7 @@ def _differs(first: Row, second: Row, name: str) -> bool:
 def write_compared(study: RunComparison | SystemComparison, path: str | os.PathLike[str]) -> Path:
     """Write a result of `geval_local.analysis.compare` as one page: two runs, or the rows of all systems together."""
     runs = study.runs if isinstance(study, RunComparison) else study.together.runs
-    if runs[0].estimator is not None:
-        raise ConfigurationError("`page` shows the scores as they were written, so it does not go with `estimator`")
+    check_estimator(runs[0].estimator)
     if isinstance(study, RunComparison):
         return _write_runs(study, check_target(path, *(run.path for run in runs)))
     rows = ResultRows.of(study.together.rows())

@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from geval_local import __version__
 from geval_local.direction import Direction
-from geval_local.errors import OutputError
+from geval_local.errors import ConfigurationError, OutputError
 from geval_local.fields import SYSTEM_FIELDS
 from geval_local.files import save_text
 from geval_local.grouping import DocumentRule
@@ -85,6 +85,12 @@ def check_target(path: str | os.PathLike[str], *inputs: object) -> Path:
     if target.exists() and not os.access(target, os.W_OK):
         raise OutputError(f"cannot write {path}: the file is read-only", hint="Choose another name.")
     return target
+
+
+def check_estimator(estimator: object) -> None:
+    """Reject scores that are computed again: a page shows them as they were written."""
+    if estimator is not None:
+        raise ConfigurationError("a page shows the scores as they were written, so it does not go with `estimator`")
 
 
 def write_page(target: Path, page: str) -> Path:

@@ -29,7 +29,7 @@ from geval_local.io.ownership import check_replaceable, owned
 from geval_local.io.result_manifest import manifest_path
 from geval_local.report.headline import tab_title
 from geval_local.report.overview import facts, signatures
-from geval_local.report.page import PAGE, check_target, render, write_page
+from geval_local.report.page import PAGE, check_estimator, check_target, render, write_page
 from geval_local.report.run_page import MOST_ROWS, RunPage
 from geval_local.report.sections import interval_chart
 from geval_local.report.written_reasons import read_reasons
@@ -106,6 +106,7 @@ def write_report(
     ConfigurationError, DataError
         If the runs cannot be shown, or (`OutputError`) the output cannot be written.
     """
+    check_estimator(reading.get("estimator"))
     written = [reason for path in reasons for reason in read_reasons(path)]
     place, many = Path(output), len(results) > 1
     if many and place.suffix.lower() in (".html", ".htm"):

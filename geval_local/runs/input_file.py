@@ -61,14 +61,20 @@ def fingerprint_inputs(paths: Sequence[File]) -> InputFile:
     if len(files) == 1:
         return files[0]
     named = "\n".join(f"{file.sha256} {name}" for file, name in zip(files, names_of(paths), strict=True))
+    return _together(files, named)
+
+
+def _together(files: list[InputFile], told: str, share: Share | None = None) -> InputFile:
+    """Describe files, or a share of them, by all that is told of their content."""
     return InputFile(
-        path=_directory(files),
-        name=told_files([Path(path.name) for path in paths]),
-        sha256=hashlib.sha256(named.encode()).hexdigest(),
+        path=files[0].path if len(files) == 1 else _directory(files),
+        name=told_files([Path(file.name) for file in files]),
+        sha256=hashlib.sha256(told.encode()).hexdigest(),
         bytes=sum(file.bytes for file in files),
         lines=sum(file.lines for file in files),
         changed=max(file.changed for file in files),
         files=files,
+        share=share,
     )
 
 
@@ -88,16 +94,7 @@ def fingerprint_share(share: Share, hashes: dict[Stretch, InputFile] | None = No
         *(repr((file.sha256, one.start, one.stop)) for file, one in zip(files, share.stretches, strict=True)),
     ]
     told.append(repr((share.first, share.last, share.end, share.samples)))
-    return InputFile(
-        path=files[0].path if len(files) == 1 else _directory(files),
-        name=told_files([Path(file.name) for file in files]),
-        sha256=hashlib.sha256("\n".join(told).encode()).hexdigest(),
-        bytes=sum(file.bytes for file in files),
-        lines=sum(file.lines for file in files),
-        changed=max(file.changed for file in files),
-        files=files,
-        share=share,
-    )
+    return _together(files, "\n".join(told), share)
 
 
 def _directory(files: Sequence[InputFile]) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local.engine.window import THOUGHTS_AT_ONCE, WINDOW
-from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import DocumentRule
 from geval_local.io.columns import check_chosen, decision_layout, renamed_columns
 from geval_local.io.input_checks import (
@@ -39,7 +39,6 @@ from geval_local.io.input_checks import (
 from geval_local.io.input_files import find_files, read_input
 from geval_local.io.pairs import PLAIN, PairPlan, pair_samples
 from geval_local.io.places import File, Place, file_at, is_address
-from geval_local.io.result_manifest import read_manifest as read_results_manifest
 from geval_local.io.samples import Sample, id_hash
 from geval_local.metric import Metric
 from geval_local.models.registry import labels_of
@@ -472,29 +471,9 @@ def resume(
 
 def read_run(run: str | os.PathLike[str]) -> RunManifest:
     """Read the manifest of a run, by its directory, its output file or its address."""
-    address = os.fspath(run)
-    try:
-        directory = find_run(run)
-    except OutputError:
-        if is_address(address):
-            raise _run_elsewhere(address) from None
-        raise
-    found = read_manifest(directory)
+    found = read_manifest(find_run(run))
     assert found is not None  # checked by `find_run`
     return found
-
-
-def _run_elsewhere(address: str) -> OutputError:
-    """Say why there is nothing to resume at an address."""
-    if read_results_manifest(Place(address)) is not None:
-        return OutputError(
-            f"{address} is complete: nothing is left to resume",
-            hint="To make it anew, repeat the command that made it.",
-        )
-    return OutputError(
-        f"{address} holds no run, or the results of one whose store is on another machine, or was deleted",
-        hint="Resume it on the machine where it began, or score again into another directory.",
-    )
 
 
 def _pairs(

@@ -10,7 +10,7 @@ from typing import get_args
 
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.places import File, Place, address_of, is_address
-from geval_local.io.result_manifest import check_manifest, is_own_result
+from geval_local.io.result_manifest import check_manifest, is_own_result, read_manifest
 from geval_local.io.shares import share_name
 from geval_local.io.writer import ResultWriter
 from geval_local.options import Format, RunOptions
@@ -139,21 +139,27 @@ def _target_at(address: str, formats: Sequence[str], stem: str, shard: str | Non
 
 def find_run(place: str | os.PathLike[str]) -> Path:
     """Find the directory of a run: the directory itself, or the hidden one next to the run's output file."""
-    path = local_output(Place(os.fspath(place))) if is_address(os.fspath(place)) else Path(place)
+    text = os.fspath(place)
+    path = local_output(Place(text)) if is_address(text) else Path(place)
     try:
         # A directory contains its run; only a file has one next to it.
         directory = path if path.is_dir() else side_directory(path)
         found = is_run_directory(directory)
     except (OSError, RuntimeError, ValueError) as error:
         raise OutputError(f"cannot use {str(place)!r}: {error}", hint="Give the path of a run directory.") from error
-    if not found and is_own_result(path):
+    if found:
+        return directory
+    if is_own_result(path) or (is_address(text) and read_manifest(Place(text)) is not None):
         raise OutputError(
             f"{place} is complete: nothing is left to resume",
             hint="To make it anew, repeat the command that made it.",
         )
-    if not found:
-        raise OutputError(f"there is no run in {place}", hint="`geval-local score FILE ... -o DIR/` begins one.")
-    return directory
+    if is_address(text):
+        raise OutputError(
+            f"{place} holds no run, or the results of one whose store is on another machine, or was deleted",
+            hint="Resume it on the machine where it began, or score again into another directory.",
+        )
+    raise OutputError(f"there is no run in {place}", hint="`geval-local score FILE ... -o DIR/` begins one.")
 
 
 def checked_place(text: str) -> str:

@@ -119,6 +119,13 @@ class LabelTrie:
         paths = [node.path for node in self.inner_nodes]
         return tuple(path for path in paths if not any(_is_proper_prefix(path, other) for other in paths))
 
+    @cached_property
+    def reads(self) -> tuple[tuple[tuple[int, ...], list[tuple[int, int]]], ...]:
+        """The `reading_paths`, each with depth and number of the inner nodes that are read on it: every node once."""
+        nodes = {node.path: number for number, node in enumerate(self.inner_nodes)}
+        found = [(path, [(at, nodes.pop(path[:at], -1)) for at in range(len(path) + 1)]) for path in self.reading_paths]
+        return tuple((path, [(at, node) for at, node in reads if node >= 0]) for path, reads in found)
+
     @property
     def depth(self) -> int:
         """Length of the longest path to an inner node."""

@@ -29,7 +29,7 @@ def write(path: Path, count: int = 60, seed: int = 0) -> Path:
             "question": f"What is {place // 3}?",
             "output": f"It is {place}, and {rng.integers(100)}.",
             "system": "abc"[place % 3],
-            "rating": int(ratings.integers(1, 4)),
+            "rating": int(ratings.integers(1, 4)) if place < 45 else None,
             "geval": {
                 "m": {
                     "score": float(p @ [1, 2, 3]),
@@ -49,6 +49,7 @@ def write(path: Path, count: int = 60, seed: int = 0) -> Path:
 
 COMMANDS = {
     "estimate": ["estimate", "one.jsonl", "--human", "rating"],
+    "plan": ["estimate", "one.jsonl", "--human", "rating", "--plan", "3"],
     "compare": ["compare", "one.jsonl", "two.jsonl", "--across", "any", "--page", "c.html"],
     "systems": ["compare", "one.jsonl", "--system", "system", "--page", "s.html"],
     "report": ["report", "one.jsonl", "--human", "rating", "--by", "system", "-o", "page.html"],

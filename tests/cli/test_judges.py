@@ -165,7 +165,7 @@ def test_check_checks_the_device_too(tmp_path, monkeypatch):
     command = ("judges", "check", judge_directory(), "--self-check")
     done = run(*command, home=tmp_path)
     assert done.exit_code == 0, done.stderr
-    for part in ("this device", "token budget", "probe at loading", "ok     attention", "ok     out of memory"):
+    for part in ("this device", "token budget", "ok     attention", "ok     out of memory"):
         assert part in done.stdout
     monkeypatch.setattr("geval_local.models.memory.is_out_of_memory", lambda error: False)
     monkeypatch.setattr("geval_local.engine.self_check.distance", lambda found, expected, dtype: float("nan"))
@@ -178,5 +178,5 @@ def test_check_checks_the_device_too(tmp_path, monkeypatch):
     assert checks["attention"]["passed"] is True
     assert "OutOfMemoryError" in checks["out of memory"]["text"]
     assert checks["packed against one at a time"]["figures"]["difference"] is None
-    assert record["device"]["probe"]["tokens"] > 0
+    assert record["device"]["probe"]["probe_tokens"] > 0
     assert record["device"]["torch"]

@@ -462,6 +462,15 @@ def test_a_tensor_without_a_place_is_an_error(tmp_path, model):
         load_model(find_judge(file))
 
 
+def test_heads_for_later_tokens_are_no_surplus_where_the_file_says_so(tmp_path, model):
+    """GLM's files number them as layers."""
+    extra = {"blk.2.attn_q.weight": np.ones((32, 32)), "blk.2.nextn.eh_proj.weight": np.ones((32, 64))}
+    with pytest.raises(WeightsError, match=r"holds 1 weights that .* no place for \(blk\.2\.attn_q"):
+        load_model(find_judge(write_gguf(tmp_path / "m.gguf", model, extra=extra)))
+    keys = {"ARCH.nextn_predict_layers": 1}
+    load_model(find_judge(write_gguf(tmp_path / "n.gguf", model, extra=extra, keys=keys)))
+
+
 def test_a_tensor_that_is_missing_is_an_error(tmp_path, model):
     deeper = llama(num_hidden_layers=3)
     file = write_gguf(tmp_path / "m.gguf", model, keys={})

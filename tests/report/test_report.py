@@ -17,11 +17,12 @@ from report_data import HOSTILE, metric_of, rows, run_of
 
 from geval_local.analysis.results import Grouped, read_results
 from geval_local.analysis.tables import Table
-from geval_local.errors import Cause, DataError, ErrorCode, OutputError
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, OutputError
 from geval_local.grouping import DocumentRule
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.report.page import SCRIPTS, json_block
+from geval_local.report.reports import write_report
 from geval_local.report.run_page import RunPage, agreement, group_correlations
 from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Score
@@ -355,6 +356,12 @@ def test_targets_that_cannot_be_written(tmp_path):
     with pytest.raises(OutputError, match="it is the result file itself"):
         RunPage(source).write(source)
     assert json.loads(source.read_text(encoding="utf-8").splitlines()[0]) == made[0]
+
+
+def test_a_page_shows_no_other_estimate(tmp_path):
+    with pytest.raises(ConfigurationError, match="so it does not go with `estimator`"):
+        write_report([rows(3)], tmp_path / "r.html", estimator="mode")
+    assert not list(tmp_path.iterdir())
 
 
 def test_ratings_must_belong_to_the_results(tmp_path):

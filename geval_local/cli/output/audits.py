@@ -212,19 +212,9 @@ def show_self_check(checked: SelfCheck) -> None:
     _line("versions", f"{versions}; float32 products: {device['float32_products']}")
     _line("attention", device["attention"])
     _line("token budget", f"{device['batch_tokens']}, {device['look_ahead']} packs launched ahead")
-    _line("probe at loading", _probe_text(device["probe"]))
     for finding in checked.findings:
         mark = {True: "ok", False: "FAILED", None: "-"}[finding.passed]
         _line(f"{mark:<6} {finding.name}", finding.text)
-
-
-def _probe_text(probe: dict[str, Any] | None) -> str:
-    if probe is None:
-        return "none: the engine was asked for, or shares nothing"
-    left_out = [f"window of {probe['window_not_reached']} not reached"] if probe["window_not_reached"] else []
-    left_out += [probe["left_out"]] if probe["left_out"] else []
-    done = f"{probe['difference']:.1e} nats on {probe['tokens']} tokens ({probe['tolerance']:g} allowed)"
-    return "; ".join([done, *left_out])
 
 
 def self_check_record(checked: SelfCheck) -> dict[str, Any]:

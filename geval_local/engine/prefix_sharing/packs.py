@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from geval_local.engine.interface import MOST_POSITIONS, Pack, Position
 from geval_local.engine.prefix_sharing.prompt_trie import Index, Stream, build_stream
-from geval_local.tokens.label_trie import LabelTrie
 from geval_local.tokens.requests import Ids, Request
 
 #: Fixed cost of a forward pass (reading the weights), as a fraction of a full pass's tokens.
@@ -29,8 +28,6 @@ _ALLOWANCE = 1 / 16
 #: parts of one document larger than the first number of full packs; a group larger than the second is always split.
 _SOME_PACKS, _MOST_PACKS = 4, 16
 
-#: Tokens after a prompt, and the inner nodes read along them: (depth, node).
-_Path = tuple[Ids, list[tuple[int, int]]]
 #: A stretch of the stream, and whether it ends a unit; otherwise several units share it.
 _Stretch = tuple[int, int, bool]
 
@@ -94,29 +91,16 @@ def lay_requests_out(members: Sequence[int], requests: Sequence[Request]) -> Wor
     sequences: list[NDArray[np.int32]] = []
     places: list[list[int]] = []
     reads: list[Position] = []
-    paths: dict[int, list[_Path]] = {}
     for index in members:
-        ids, trie = requests[index].ids, requests[index].trie
-        found = paths.get(id(trie))
-        if found is None:
-            found = paths[id(trie)] = list(_paths(trie))
-        last = len(ids) - 1
-        for tokens, nodes in found:
-            sequences.append(np.concatenate([ids, tokens]) if len(tokens) else ids)
-            places.append([last + depth for depth, _ in nodes])
+        ids = requests[index].ids
+        for path, nodes in requests[index].trie.reads:
+            sequences.append(np.concatenate([ids, np.array(path, dtype=np.int32)]) if path else ids)
+            places.append([len(ids) - 1 + depth for depth, _ in nodes])
             reads += [Position(index, node) for _, node in nodes]
     stream, indices = build_stream(sequences, places)
     where = np.array([place for found in indices for place in found], dtype=np.int64)
     order = np.argsort(where, kind="stable")
     return Work(stream, where[order], tuple(reads[number] for number in order))
-
-
-def _paths(trie: LabelTrie) -> Iterator[_Path]:
-    """List the paths to a label trie's inner nodes; each is read once, on the first path through it."""
-    nodes = {node.path: number for number, node in enumerate(trie.inner_nodes)}
-    for path in trie.reading_paths:
-        found = [(depth, nodes.pop(path[:depth], None)) for depth in range(len(path) + 1)]
-        yield np.array(path, dtype=np.int32), [(depth, node) for depth, node in found if node is not None]
 
 
 def _common_prefix(work: Work, prefixes: Sequence[Ids | None]) -> Ids:
