@@ -13,11 +13,13 @@
 shares=$1 data=$2 metric=$3 judge=$4 out=$5
 shift 5
 
+# USR1 comes two minutes before the time is up, TERM on preemption: the run ends after its current batch, with code 3.
+run= heard= stopped=
+stop() { [ -z "$run" ] || kill -TERM "$run" 2> /dev/null; }
+trap 'heard=1 stopped=1; stop' USR1 TERM
 geval-local score "$data" -m "$metric" -j "$judge" --shard "$SLURM_ARRAY_TASK_ID/$shares" -o "$out" "$@" &
 run=$!
-# USR1 comes two minutes before the time is up, TERM on preemption: the run ends after its current batch, with code 3.
-heard= stopped=
-trap 'heard=1 stopped=1; kill -TERM "$run" 2>/dev/null' USR1 TERM
+[ -z "$stopped" ] || stop # it was heard before the run had a number
 wait "$run"
 code=$?
 while [ "$heard" ]; do # a signal has ended `wait`, and given its code; the run's own is still to come
