@@ -56,6 +56,12 @@ _THOUGHTS = (
         "present",
         _of_thoughts("error"),
     ),
+    Figure(
+        "thought_bias",
+        "number",
+        "estimated bias of the plain mean of few thoughts; it is taken off from three on",
+        of=_of_thoughts("bias"),
+    ),
     Figure("thought_spread", "number", "standard deviation after single thoughts", of=_of_thoughts("spread")),
     Figure("cut_thoughts", "count", "thoughts that were closed at the limit", of=_of_thoughts("cut")),
     Figure(

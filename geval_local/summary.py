@@ -69,6 +69,8 @@ class _Figures:
     #: includes it: scores of rows differ by it, too. Of a choice, it is that of the mean probability of the options
     #: chosen.
     thought_error: float
+    #: Mean of the bias that the plain mean of few thoughts has; NaN where it is not known.
+    thought_bias: float
     #: Thoughts that were closed at the limit, in all rows.
     cut_thoughts: int
 
@@ -83,8 +85,8 @@ class _Figures:
 
     def thought_record(self) -> dict[str, Any]:
         """Return the figures of thoughts as plain JSON values, under their key; nothing of a judge without any."""
-        error = _finite(self.thought_error)
-        told = {"count": self.thoughts, "standard_error": error, "cut": self.cut_thoughts}
+        error, bias = _finite(self.thought_error), _finite(self.thought_bias)
+        told = {"count": self.thoughts, "standard_error": error, "bias": bias, "cut": self.cut_thoughts}
         return {"thoughts": told} if self.thoughts else {}
 
 
@@ -233,7 +235,7 @@ class _Counts:
         self._reasons: dict[tuple[str, str], tuple[str, int, list[int | str]]] = {}
         self._thoughts = self._cut_thoughts = 0
         # Sum of the squared errors of the figures by thoughts; NaN if one of them is not known.
-        self._thought_variance = 0.0
+        self._thought_variance = self._thought_bias = 0.0
 
     def _counted(self, where: str, row: int | str | None, result: Score | Answer) -> bool:
         """Count a row; return whether it has a figure."""
@@ -249,6 +251,7 @@ class _Counts:
             self._thoughts = result.thoughts.count
             self._cut_thoughts += result.thoughts.cut
             self._thought_variance += result.thoughts.error**2
+            self._thought_bias += result.thoughts.bias
         return True
 
     def _shared(self, known: int, masses: int) -> dict[str, Any]:
@@ -260,6 +263,7 @@ class _Counts:
             "reasons": tuple(sorted(reasons, key=lambda reason: -reason.count)),
             "thoughts": self._thoughts,
             "thought_error": math.sqrt(self._thought_variance) / known if self._thoughts and known else math.nan,
+            "thought_bias": self._thought_bias / known if self._thoughts and known else math.nan,
             "cut_thoughts": self._cut_thoughts,
         }
 

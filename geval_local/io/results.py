@@ -299,14 +299,14 @@ class MetricFigures:
             told = Cause(found.get("error") or _ABSENT, ErrorCode.read(found.get("error_code")))
             return Score.unscored(self.metric, told, prompt_tokens=found.get("prompt_tokens", 0))
         count = found.get("thought_count")
-        error, spread = (found.get(name, math.nan) for name in ("thought_error", "thought_spread"))
+        error, spread, bias = (found.get(f"thought_{name}", math.nan) for name in ("error", "spread", "bias"))
         return Score(
             self.metric,
             found.pop("score"),
             orders=tuple(map(OrderFigures, found.get("order_scores", ()), found.get("order_masses", ()))),
             thoughts=None
             if count is None
-            else ThoughtFigures(count, error, spread, found.get("cut_thoughts", 0), found.get("thoughts", ())),
+            else ThoughtFigures(count, error, spread, found.get("cut_thoughts", 0), found.get("thoughts", ()), bias),
             direction=direction,
             **{name: value for name, value in found.items() if name in _OF_SCORE},
         )

@@ -302,7 +302,14 @@ def test_pairs_questions_and_single_calls_think_too():
 def test_figures_are_read_back_as_they_were_written():
     score = mock().score(MOCK, output="A text.")
     record = score.to_dict()
-    assert {"thought_count", "thought_error", "thought_spread", "cut_thoughts", "thoughts"} <= record.keys()
+    assert {
+        "thought_count",
+        "thought_error",
+        "thought_bias",
+        "thought_spread",
+        "cut_thoughts",
+        "thoughts",
+    } <= record.keys()
     assert MetricFigures.of("quality", [record]).score(0) == replace(score, other_tokens=())
     as_text = {name: value if isinstance(value, str) else json.dumps(value) for name, value in record.items()}
     assert MetricFigures.of("quality", [as_text]).score(0).thoughts == score.thoughts
@@ -325,7 +332,7 @@ def test_a_summary_names_the_part_of_its_error_that_thoughts_leave():
     assert "thoughts" not in plain.summary().to_dict()
     single = Tally("quality")
     single.add("file", 1, mock(think=1).score(MOCK, output="x"))
-    assert single.summary().to_dict()["thoughts"] == {"count": 1, "standard_error": None, "cut": 0}
+    assert single.summary().to_dict()["thoughts"] == {"count": 1, "standard_error": None, "bias": None, "cut": 0}
 
 
 def test_an_audit_shows_one_thought_its_end_and_the_labels_after_it():
@@ -361,7 +368,17 @@ def test_the_bias_of_a_ratio_of_means_is_taken_off_from_three_thoughts_on():
         np.testing.assert_allclose(means.sum(axis=1), [own.sum() / count for own in p])  # the label mass stays
         assert (means >= 0).all()
         assert least < true - ((means @ values) / means.sum(axis=1)).mean() < most
+        told = np.array([Thoughts(own, ()).errors(values)[1] for own in p])
+        plain = np.mean([(own.sum(axis=0) @ values) / own.sum() for own in p])
+        assert 0.5 * (plain - true) > told.mean() > 1.1 * (plain - true), "most of the bias, which is below 0"
+        if count > 2:
+            assert plain - told.mean() == pytest.approx(((means @ values) / means.sum(axis=1)).mean(), abs=0.08), (
+                "but for shares below 0"
+            )
     equal = rng.dirichlet(np.ones(5), 6) * 0.8
+    assert Thoughts(equal, ()).errors(values)[1] == pytest.approx(0, abs=0.1)
+    alike = np.repeat(equal[:1], 4, axis=0)
+    assert Thoughts(alike, ()).errors(values)[:2] == pytest.approx((0, 0), abs=1e-12)
     np.testing.assert_allclose(mean_distribution(equal), equal.mean(axis=0))
     silent = np.zeros((4, 5))
     silent[0] = 0.1

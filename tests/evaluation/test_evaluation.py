@@ -31,6 +31,7 @@ from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import read_manifest
 from geval_local.summary import Tally
 from geval_local.testing import MockEngine, MockJudge
+from geval_local.thinking import Thoughts
 from geval_local.yaml_text import load_yaml
 
 LOAD = Judge.load
@@ -105,11 +106,13 @@ def test_a_judge_thinks_as_the_file_says(here, monkeypatch):
     options = JudgeOptions(name="tiny", think=3, think_tokens=40, think_seed=5)
     alone = score_file("first.jsonl", "clarity.yaml", MockJudge(name="tiny", options=options), "alone.jsonl")
     assert alone.files[0].read_bytes() == (here / "out" / "first" / "scores.jsonl").read_bytes()
-    assert "leave a bias" not in done.stderr
-    fewer = go(here, "--set", thinking.replace("think: 3", "think: 2")).stderr
-    assert "think was 3, is 2" in fewer
-    elsewhere = go(here, "--set", thinking.replace("think: 3", "think: 2"), "--set", "outputs=two").stderr
-    assert elsewhere.count("; fewer than 3 leave a bias where label mass goes with the verdict") == 2
+    assert "bias" not in done.stderr
+    two = thinking.replace("think: 3", "think: 2")
+    assert "think was 3, is 2" in go(here, "--set", two).stderr
+    monkeypatch.setattr(Thoughts, "errors", lambda self, values: (0.1, -0.5, 0.2))
+    for given, left in ((thinking, "was taken off, and a part is left"), (two, "is left: --think 3 takes it off")):
+        told = go(here, "--set", given, "--set", f"outputs={left[:6].strip()}", "--set", "use_cache=false").stderr
+        assert told.count(f"; label mass goes with the verdict: a bias of about -0.5 {left}") == 2
 
 
 def test_the_manifests_hold_the_hash_of_the_file_and_what_was_set(here):

@@ -166,7 +166,7 @@ def test_the_same_command_on_a_warm_cache_has_one_figure_for_each_prompt(tmp_pat
     assert {second[place] == second[place % 40] for place in range(300)} == {True}
 
 
-THOUGHT = ("thought_count", "thought_error", "thought_spread", "cut_thoughts")
+THOUGHT = ("thought_count", "thought_error", "thought_bias", "thought_spread", "cut_thoughts")
 
 
 def test_what_thoughts_leave_open_stands_in_every_format_and_in_python(file, tmp_path, capsys):

@@ -302,8 +302,11 @@ def _thought_line(name: str, summary: Summary | QuestionSummary, of: str = "") -
         told += "; a single thought tells nothing of its error: --think 4 shows it"
     else:
         told += f"; standard error of the mean from them {error:.2g}{of}; --think {4 * count} would halve it"
-    if count < CORRECTED:
-        told += f"; fewer than {CORRECTED} leave a bias where label mass goes with the verdict"
+    if abs(bias := summary.thought_bias) > max(2 * error, 1e-9):  # less could be chance
+        left = (
+            "was taken off, and a part is left" if count >= CORRECTED else f"is left: --think {CORRECTED} takes it off"
+        )
+        told += f"; label mass goes with the verdict: a bias of about {bias:+.2g} {left}"
     if summary.cut_thoughts:
         told += f"; {summary.cut_thoughts} thoughts closed at the limit (--think-tokens)"
     return told
