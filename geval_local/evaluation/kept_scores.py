@@ -141,7 +141,12 @@ class RatedJudges:
         with self.progress() as progress:
             complete = [judge.with_steps(metric, on_steps=progress.show_steps) for metric in metrics]
         path = self._path(judge, variant, complete)
-        kept = None if path is None or not is_own_result(path) else read_manifest(path)
+        kept = None
+        if path is not None and path.exists():
+            if not is_own_result(path):
+                told = f"{path} cannot be verified: it is not an unchanged result of this tool"
+                raise OutputError(told, hint="Choose another directory with -o, or delete the file.")
+            kept = read_manifest(path)
         who = f"{judge_name(judge.name)}{variant and ', ' + variant}"
         if kept is not None:
             for metric in complete:

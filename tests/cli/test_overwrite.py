@@ -133,6 +133,6 @@ def test_kept_files_of_a_meta_evaluation_are_not_written_over(runs, tmp_path, ed
     before = file.read_bytes()
     refused = run(*command, home=tmp_path / "home")
     assert refused.exit_code == 2
-    told = "cannot be verified" if edit == "foreign" else "was changed after it was scored"
-    assert told in refused.stderr
+    assert "cannot be verified: it is not an unchanged result of this tool" in refused.stderr
+    assert "Choose another directory with -o, or delete the file." in refused.stderr
     assert file.read_bytes() == before
