@@ -166,7 +166,7 @@ def test_the_same_command_on_a_warm_cache_has_one_figure_for_each_prompt(tmp_pat
     assert {second[place] == second[place % 40] for place in range(300)} == {True}
 
 
-THOUGHT = ("thought_count", "thought_error", "thought_bias", "thought_spread", "cut_thoughts")
+THOUGHT = ("thought_count", "thought_error", "thought_spread", "cut_thoughts")
 
 
 def test_what_thoughts_leave_open_stands_in_every_format_and_in_python(file, tmp_path, capsys):
@@ -186,6 +186,7 @@ def test_what_thoughts_leave_open_stands_in_every_format_and_in_python(file, tmp
             assert [figures[one] for one in THOUGHT] == pytest.approx(
                 [4, answer.thoughts.error, answer.thoughts.spread, answer.thoughts.cut], rel=1e-4
             )
+            assert figures["thought_bias"] == pytest.approx(answer.thoughts.bias, abs=1e-5)
             assert len(figures["thoughts"]) == 4 * orders
             assert (answer.spread_error is None) == (orders == 1) == ("spread_error" not in figures)
             assert orders == 1 or figures["spread_error"] == pytest.approx(answer.spread_error, rel=1e-4)
