@@ -36,6 +36,7 @@ def addresses(trace: Path, *, bound: bool) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep("spread1")
 @pytest.mark.parametrize("spread", [(), ("--workers", "2")])
 def test_a_run_contacts_nothing(spread, tmp_path):
     # By a filter of the kernel: else it is stopped at every call of the system.

@@ -297,6 +297,7 @@ def test_a_program_needs_no_guard(smollm2, tmp_path, expected):
     assert float(told.stdout) == pytest.approx(float(FIVE.scale.array @ joint / joint.sum()), abs=TOLERANCE)
 
 
+@pytest.mark.nightly
 def test_workers_load_it(smollm2, file, tmp_path, expected):
     (tmp_path / "five.yaml").write_text(FIVE.model_dump_json(exclude_defaults=True))
     command = ["score", file, "-m", tmp_path / "five.yaml", "-j", smollm2, "--style", "completion", *OPTIONS]

@@ -122,6 +122,7 @@ def test_stopped_killed_and_continued_by_one_process(file, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("feature", ["turns with thoughts", "pairs with thoughts", "decide with thoughts"])
 def test_processes_write_the_bytes_of_one(tmp_path, monkeypatch, feature):
     asked, file = ways_kit.prepared(feature, tmp_path, monkeypatch)
