@@ -91,6 +91,7 @@ def test_a_trap_does_not_win_on_any_text(judge, trap):
     assert sum(won.values()) <= 0.15 * len(ITEMS) * len(METRICS), won
 
 
+@pytest.mark.nightly  # of the weights, which no change of code moves
 def test_labels_hold_nearly_all_probability(judge):
     for dimension in METRICS.values():
         metric = Metric.load(f"summarization/{dimension}").with_steps(())
@@ -98,6 +99,7 @@ def test_labels_hold_nearly_all_probability(judge):
         assert min(score.label_mass for score in judge.score_many(metric, rows)) > 0.95
 
 
+@pytest.mark.nightly
 def test_words_and_the_labels_of_pairs_hold_nearly_all_probability(judge):
     metric = Metric.load("summarization/coherence").with_steps(())
     words = metric.model_copy(update={"scale": Scale.parse({"Never": 1, "Rarely": 2, "Often": 3, "Always": 4})})
