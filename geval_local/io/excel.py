@@ -31,25 +31,31 @@ def sheet_lines(path: File, name: str | None) -> Iterator[tuple[list[Any], int |
             load_workbook(io.BytesIO(content), read_only=True, data_only=is_shown) for is_shown in (True, False)
         )
         title = _chosen(held, path, name)
-        for values, formulas in zip(_lines(shown[title]), _lines(held[title]), strict=True):
-            places = [place for place, one in enumerate(formulas) if one is not None]
+        if title is None:
+            return
+        for cells, written in zip(_lines(shown[title]), _lines(held[title]), strict=True):
+            # An empty text that a formula gave has no value, but the type of a formula's text.
+            values = ["" if one.value is None and one.data_type == "str" else one.value for one in cells]
+            places = [place for place, one in enumerate(written) if one.value is not None]
             if places:
-                yield list(values[: places[-1] + 1]), next((place for place in places if values[place] is None), None)
+                yield values[: places[-1] + 1], next((place for place in places if values[place] is None), None)
     except (zipfile.BadZipFile, KeyError, ValueError, SyntaxError) as error:  # a damaged document is a SyntaxError
         hint = "Save it again as .xlsx without a password, or as CSV."
         raise DataError(f"{path} is not a readable Excel workbook: {error}", hint=hint) from error
 
 
-def _chosen(book: Any, path: File, name: str | None) -> str:
-    """Return the name of the sheet to read."""
-    full = [one.title for one in book.worksheets if any(cell is not None for line in _lines(one) for cell in line)]
+def _chosen(book: Any, path: File, name: str | None) -> str | None:
+    """Return the name of the sheet to read; None if none holds anything."""
+    full = [
+        one.title for one in book.worksheets if any(cell.value is not None for line in _lines(one) for cell in line)
+    ]
     if name is not None and name not in full:
         raise DataError(f"{path} has no sheet {name!r} with rows; sheets with rows: {', '.join(full) or 'none'}")
     if name is None and len(full) > 1:
         raise DataError(f"{path} has rows on several sheets: {', '.join(full)}", hint=f"Name one: `rows={full[0]}`.")
-    return name or next(iter(full), book.worksheets[0].title)
+    return name or next(iter(full), None)
 
 
 def _lines(sheet: Any) -> Iterator[tuple[Any, ...]]:
     sheet.reset_dimensions()  # what a workbook says of its size may be wrong
-    yield from sheet.iter_rows(values_only=True)
+    yield from sheet.iter_rows()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from geval_local.errors import DataError
 from geval_local.io.columns import free_name
-from geval_local.io.places import RIGHTS, Entry, File, Place, file_at, is_address, is_pattern
+from geval_local.io.places import RIGHTS, Entry, File, Place, file_at, is_address, is_hidden, is_pattern
 from geval_local.io.rows import FORMATS, RawRow, format_of, read_rows, rows_and_failure
 from geval_local.io.samples import Sample, ids_of_documents, not_empty, samples_of
 from geval_local.io.shapes import Shape
@@ -24,7 +23,6 @@ FILE = "file"
 _BESIDE = (".meta.json", ".rows.jsonl")
 #: A directory with this file is a run directory.
 _RUN = "manifest.json"
-_HIDDEN = re.compile(r"/[._]")
 
 Given = str | os.PathLike[str] | Place
 
@@ -52,9 +50,9 @@ def _found(given: Given) -> list[File]:
 def find_entries(place: Place) -> list[Entry]:
     """List the data files of a path or address, sorted: the file itself, or those in a directory or matching a pattern.
 
-    In a directory, the function finds files with a known extension at any depth. It skips names that begin with ``.``
-    or ``_`` (of the file or a directory above it), files that describe others, and the files of runs. Patterns are
-    those of `Place.matches`.
+    In a directory, the function finds files with a known extension at any depth. It skips hidden
+    names (`is_hidden`, of the file or a directory above it), files that describe others, and the files of runs.
+    Patterns are those of `Place.matches`.
     """
     known = f"Known extensions: {', '.join(FORMATS)}; quote a pattern."
     try:
@@ -82,7 +80,7 @@ def find_entries(place: Place) -> list[Entry]:
 def _in_directory(place: Place) -> list[Entry]:
     base = len(place.path.rstrip("/"))
     # Skips hidden names; `Place.matches` skips them itself.
-    shown = [one for one in place.entries(recursive=True) if not _HIDDEN.search(one.place.path[base:])]
+    shown = [one for one in place.entries(recursive=True) if not is_hidden(one.place.path[base:])]
     runs = {one.place.path.rpartition("/")[0] for one in shown if one.place.name == _RUN}
     runs.discard(place.path.rstrip("/"))
     return [one for one in shown if one.place.path.rpartition("/")[0] not in runs]

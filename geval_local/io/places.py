@@ -132,6 +132,11 @@ def _arrow_system(root: str) -> tuple[Any, str]:
     return system, path
 
 
+def is_hidden(path: str) -> bool:
+    """Whether a name in a path begins with ``.`` or ``_``, or with ``~$``, as what a spreadsheet program has open."""
+    return any(part.startswith((".", "_", "~$")) for part in path.split("/"))
+
+
 @dataclass(frozen=True)
 class Place:
     """A file or a directory."""
@@ -228,7 +233,7 @@ class Place:
     def matches(self) -> list[Entry]:
         """List the files that match a pattern, as fsspec reads it; ``*`` stays within a directory, ``**`` does not.
 
-        Names that begin with ``.`` or ``_`` match only if they are part of the address before the pattern.
+        Hidden names (`is_hidden`) match only if they are part of the address before the pattern.
         """
         from fsspec.utils import glob_translate
 
@@ -248,7 +253,7 @@ class Place:
             for entry in base.entries(recursive="/" in pattern or "**" in pattern)
             if entry.is_file
             and (inner := entry.place.path[start:].lstrip("/"))
-            and not any(part.startswith((".", "_")) for part in inner.split("/"))
+            and not is_hidden(inner)
             and matched.match(inner)
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import zipfile
 
 import pytest
 from cli_run import run
@@ -12,6 +13,7 @@ from openpyxl.worksheet.formula import ArrayFormula
 from run_kit import read
 
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.io.input_files import find_files
 from geval_local.io.samples import read_samples
 
 
@@ -55,6 +57,27 @@ def test_a_formula_has_the_value_that_a_spreadsheet_computed_or_its_row_is_unsco
     assert (text.error, text.fields["output"]) == (None, "=not a formula")
     for one in (plain, array):
         assert "the column 'sum' holds a formula that was never computed; open the workbook and save it" in one.error
+
+
+def test_an_empty_text_that_a_formula_gave_is_computed(tmp_path):
+    """A spreadsheet program writes no value for it, but its type; the other row was never computed."""
+    path = book(tmp_path / "in.xlsx", ("s", [["output", "note"], ["x", '=IF(1=2,"a","")'], ["y", "=1+1"]]))
+    with zipfile.ZipFile(path) as packed:
+        parts = {name: packed.read(name) for name in packed.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    parts[sheet] = parts[sheet].replace(b'<c r="B2">', b'<c r="B2" t="str">', 1)
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in parts.items():
+            packed.writestr(name, content)
+    empty, unknown = read_samples(path)
+    assert (empty.error, empty.fields["note"]) == (None, "")
+    assert "never computed" in str(unknown.error)
+
+
+def test_a_workbook_that_is_open_elsewhere_leaves_no_row_of_its_mark(tmp_path):
+    book(tmp_path / "in.xlsx", ("s", ROWS))
+    (tmp_path / "~$in.xlsx").write_bytes(b"\x05user" + b" " * 160)
+    assert find_files(tmp_path) == [tmp_path / "in.xlsx"]
 
 
 def test_a_row_that_is_too_long_is_named_and_the_others_are_read(tmp_path):
