@@ -30,6 +30,8 @@ EVERY_ROW = "row"
 _CHATS = frozenset(CHATS)
 #: Most different rows whose columns are remembered.
 _MOST_PATHS = 1000
+#: Most texts whose hashes are kept, and characters from which one is kept alone.
+_MOST_CODES, _LONG = 64, 10_000
 #: Columns that name documents, best first.
 DOCUMENT_FIELDS = ("doc_id", "document_id", "dialogue_id", "dialog_id", "conversation_id")
 #: This column names documents if its values repeat; otherwise it names rows.
@@ -244,7 +246,8 @@ class _Column:
     def __init__(self, rows: int, *, named: bool) -> None:
         self.hashes = array("Q", [0]) * rows
         self.texts: dict[int, str] | None = {} if named else None
-        self._last: tuple[str, int] = ("", 0)
+        # Those of the last texts: rows of one document often follow each other, and systems repeat.
+        self._codes: dict[str, int] = {}
 
     def add(self, value: Any) -> int:
         """Add a row's value; 0 if there is none."""
@@ -252,10 +255,13 @@ class _Column:
         if not text:
             self.hashes.append(0)
             return 0
-        if text != self._last[0]:  # rows of one document often follow each other
+        code = self._codes.get(text, 0)
+        if not code:
             digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
-            self._last = (text, int.from_bytes(digest, "big") or 1)
-        code = self._last[1]
+            code = int.from_bytes(digest, "big") or 1
+            if len(self._codes) >= _MOST_CODES or len(text) > _LONG:
+                self._codes.clear()
+            self._codes[text] = code
         self.hashes.append(code)
         if self.texts is not None:
             self.texts.setdefault(code, text)

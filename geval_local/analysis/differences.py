@@ -286,7 +286,7 @@ def document_means(
             groups[item.system, item.group].append(value)
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for (side, document), values in groups.items():
-        found[side][document] = float(np.mean(values)) if len(values) > 1 else values[0]
+        found[side][document] = math.fsum(values) / len(values)
     return found
 
 

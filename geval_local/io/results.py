@@ -12,6 +12,8 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, overload
 
@@ -35,6 +37,8 @@ _HINT = "Expected a result file of `geval-local score`."
 _ABSENT = "the row holds no figures of this metric"
 #: No scale has values beyond; the squares of larger numbers are no numbers.
 LARGEST = 1e150
+#: Rows that are put into columns at once.
+_AT_ONCE = 64
 #: Most different texts of a column that are looked for in later rows.
 _MOST_KNOWN = 1 << 16
 
@@ -85,28 +89,31 @@ class ResultRows(Sequence[Row]):
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], path: str | os.PathLike[str] = "results") -> ResultRows:
         """Collect rows; a file without any is refused."""
-        found = cls()
-        for row in rows:
-            found._add(row, path)
+        found, coming = cls(), iter(rows)
+        while some := list(islice(coming, _AT_ONCE)):
+            found._extend(some, path)
         if not found._numbers:
             raise DataError(f"{path} holds no rows")
+        for values in found._columns.values():
+            values.extend(len(found), ())
         return found
 
-    def _add(self, row: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-        place = len(self._numbers)
-        number = row_number(row, place + 1)
-        self._numbers.append(number)
-        held = row.get("geval")
-        are_figures = isinstance(held, Mapping) and all(isinstance(own, Mapping | None) for own in held.values())
-        for name, value in row.items():
-            if name != "geval" or not are_figures:
-                if name not in self._columns:
-                    self._columns[name] = _Values()
-                self._columns[name].add(place, value)
-        for metric, given in held.items() if are_figures and held is not None else ():
-            if given is not None:
+    def _extend(self, rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
+        start = len(self)
+        numbers = [row_number(row, place) for place, row in enumerate(rows, start=start + 1)]
+        self._numbers.extend(numbers)
+        held = [_figures_in(row) for row in rows]
+        for name in dict.fromkeys(chain.from_iterable(rows)):
+            values = [row.get(name, _NOTHING) for row in rows]
+            if name == "geval":
+                values = [value if own is None else _NOTHING for value, own in zip(values, held, strict=True)]
+            if name in self._columns or values.count(_NOTHING) < len(values):
+                self._columns.setdefault(name, _Values()).extend(start, values)
+        for metric in dict.fromkeys(chain.from_iterable(filter(None, held))):
+            given = [None if own is None else own.get(metric) for own in held]
+            if given.count(None) < len(given):
                 own = self.figures.setdefault(str(metric), MetricFigures(str(metric)))
-                own.add(place, given, f"{path}, row {number}")
+                own.extend(start, given, lambda at: f"{path}, row {numbers[at]}")
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -132,16 +139,21 @@ class ResultRows(Sequence[Row]):
 
     def columns_of(self, place: int) -> Row:
         """Return the input's columns of a row, by its place from 0."""
-        row = Row()
-        for name, values in self._columns.items():
-            if (value := values.at(place)) is not _NOTHING:
-                row[name] = value
-        row.number = self._numbers[place]
-        return row
+        return next(self._inputs(range(place, place + 1)))
 
     def inputs(self) -> Iterator[Row]:
         """Yield the rows without figures."""
-        return map(self.columns_of, range(len(self)))
+        return self._inputs(range(len(self)))
+
+    def _inputs(self, places: range) -> Iterator[Row]:
+        names = list(self._columns)
+        columns = [values.held[places.start : places.stop] for values in self._columns.values()]
+        for place, values in zip(places, zip(*columns, strict=True) if columns else repeat(()), strict=False):
+            row = Row(zip(names, values, strict=True))
+            if _NOTHING in values:
+                row = Row((name, value) for name, value in row.items() if value is not _NOTHING)
+            row.number = self._numbers[place]
+            yield row
 
     @property
     def bare(self) -> int | None:
@@ -166,29 +178,34 @@ class ResultRows(Sequence[Row]):
         values = self._columns.get(name)
         if values is None:
             return [None] * len(self)
-        return [None if (value := values.at(place)) is _NOTHING else value for place in range(len(self))]
+        return [None if value is _NOTHING else value for value in values.held]
 
 
 _NOTHING = object()
 
 
+def _figures_in(row: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any] | None] | None:
+    """Return a row's figures by metric; None if its column of their name, if any, is one of the input's."""
+    held = row.get("geval")
+    are_figures = isinstance(held, Mapping) and all(isinstance(own, Mapping | None) for own in held.values())
+    return held if are_figures else None
+
+
 class _Values:
-    """The values of one column of the input; equal texts are one."""
+    """The values of one column; equal texts are one."""
 
     def __init__(self) -> None:
-        self._held: list[Any] = []
+        self.held: list[Any] = []
         self._known: dict[str, str] = {}
 
-    def add(self, place: int, value: Any) -> None:
-        held = self._held
-        if len(held) < place:
-            held.extend([_NOTHING] * (place - len(held)))
-        if type(value) is str and (len(self._known) < _MOST_KNOWN or value in self._known):
-            value = self._known.setdefault(value, value)
-        held.append(value)
+    def extend(self, start: int, values: Iterable[Any]) -> None:
+        """Add values from a place on; `_NOTHING` fills the places before it."""
+        self.held.extend([_NOTHING] * (start - len(self.held)))
+        same = self._known.setdefault if len(self._known) < _MOST_KNOWN else self._known.get
+        self.held.extend(same(value, value) if type(value) is str else value for value in values)
 
     def at(self, place: int) -> Any:
-        return self._held[place] if place < len(self._held) else _NOTHING
+        return self.held[place] if place < len(self.held) else _NOTHING
 
 
 class MetricFigures:
@@ -207,49 +224,59 @@ class MetricFigures:
     def of(cls, metric: str, rows: Iterable[Mapping[str, Any]]) -> MetricFigures:
         """Collect figures, one object per row."""
         found = cls(metric)
-        for place, own in enumerate(rows):
-            found.add(place, own, f"row {place + 1}")
+        found.extend(0, list(rows), lambda at: f"row {at + 1}")
         return found
 
-    def add(self, place: int, given: Mapping[str, Any], where: str) -> None:
-        """Add the figures of a row, in any format's form; `where` names it in messages."""
-        if len(self._has) < place:
-            self._has.extend(bytes(place - len(self._has)))
-        self._has.append(1)
-        for name, value in given.items():
-            if name not in FIGURES or value is None or value == "" or value != value:
-                continue
+    def extend(self, start: int, given: Sequence[Mapping[str, Any] | None], where: Callable[[int], str]) -> None:
+        """Add the figures of rows from a place on, in any format's form; `where` names a row in messages."""
+        self._has.extend(bytes(start - len(self._has)))
+        self._has.extend(own is not None for own in given)
+        names = dict.fromkeys(chain.from_iterable(filter(None, given)))
+        for name in filter(FIGURES.__contains__, names):
+            values = [None if own is None else own.get(name) for own in given]
             kind = FIGURES[name].kind
-            try:
-                if kind == "number":
-                    column = self._numbers.get(name)
-                    if column is None:
-                        column = self._numbers[name] = array("d")
-                    if len(column) < place:
-                        column.extend([math.nan] * (place - len(column)))
-                    column.append(_number(value))
-                elif kind == "distribution" and self._add_shares(place, _shares(value)):
-                    pass
-                else:
-                    self._others.setdefault(name, _Values()).add(place, _READ[kind](value))
-            except (TypeError, ValueError) as error:
-                raise DataError(f"{where}: {self.metric}: {name}: {error}, not {value!r:.80}", hint=_HINT) from error
-        if "order_scores" not in given and "order_masses" not in given:
-            return
-        scores, masses = (self._other(name, place) or () for name in ("order_scores", "order_masses"))
-        if len(scores) != len(masses):
-            raise DataError(f"{where}: {self.metric}: order_scores and order_masses are not equally many", hint=_HINT)
+            read: list[Any] | None = _plain(values) if kind == "number" else None
+            if read is None:
+                read = self._read(name, values, where)
+            if kind == "number":
+                column = self._numbers.setdefault(name, array("d"))
+                column.extend([math.nan] * (start - len(column)))
+                column.extend(math.nan if one is _NOTHING else one for one in read)
+                continue
+            if kind == "distribution":
+                read = self._without_shares(start, read)
+            if read.count(_NOTHING) < len(read):
+                self._others.setdefault(name, _Values()).extend(start, read)
+        if "order_scores" in names or "order_masses" in names:
+            for at, place in enumerate(range(start, start + len(given))):
+                scores, masses = (self._other(name, place) or () for name in ("order_scores", "order_masses"))
+                if len(scores) != len(masses):
+                    told = f"{where(at)}: {self.metric}: order_scores and order_masses are not equally many"
+                    raise DataError(told, hint=_HINT)
 
-    def _add_shares(self, place: int, shares: Mapping[str, float]) -> bool:
-        """Add a distribution; False if its labels are not those of the first."""
-        labels = tuple(shares)
-        self._labels = self._labels or labels
-        if labels != self._labels:
-            return False
-        if len(self._shares) < place * len(labels):
-            self._shares.extend([math.nan] * (place * len(labels) - len(self._shares)))
-        self._shares.extend(shares.values())
-        return True
+    def _read(self, name: str, values: Sequence[Any], where: Callable[[int], str]) -> list[Any]:
+        """Read the values of a figure; `_NOTHING` where there is none."""
+        read, found = _READ[FIGURES[name].kind], list[Any]()
+        for at, value in enumerate(values):
+            try:
+                found.append(_NOTHING if value is None or value == "" or value != value else read(value))
+            except (TypeError, ValueError) as error:
+                told = f"{where(at)}: {self.metric}: {name}: {error}, not {value!r:.80}"
+                raise DataError(told, hint=_HINT) from error
+        return found
+
+    def _without_shares(self, start: int, read: Sequence[Any]) -> list[Any]:
+        """Keep the distributions over the labels of the first as numbers; return the others."""
+        given = [() if one is _NOTHING else tuple(one) for one in read]
+        self._labels = self._labels or next(filter(None, given), ())
+        width = len(self._labels)
+        self._shares.extend([math.nan] * (start * width - len(self._shares)))
+        missing, others = (math.nan,) * width, list(read)
+        for at, labels in enumerate(given):
+            is_own = bool(labels) and labels == self._labels
+            self._shares.extend(read[at].values() if is_own else missing)
+            others[at] = _NOTHING if is_own else read[at]
+        return others
 
     def has(self, place: int) -> bool:
         """Whether a row has figures of the metric."""
@@ -280,23 +307,27 @@ class MetricFigures:
         return None if found is _NOTHING else found
 
     def at(self, place: int) -> dict[str, Any]:
-        """Return the figures of a row; `score` is always among them."""
+        """Return the figures of a row, in the order of `FIGURES`; `score` is always among them."""
+        found = self._at(place)
+        return {"score": None} | {name: found[name] for name in FIGURES if name in found}
+
+    def _at(self, place: int) -> dict[str, Any]:
         numbers = ((name, own[place]) for name, own in self._numbers.items() if place < len(own))
         found: dict[str, Any] = {name: number for name, number in numbers if number == number}
         found |= {name: value for name, own in self._others.items() if (value := own.at(place)) is not _NOTHING}
         if (shares := self.probabilities(place)) is not None:
             found["probabilities"] = shares
-        return {"score": None} | {name: found[name] for name in FIGURES if name in found}
+        return found
 
     def cause(self, place: int) -> Cause:
         """Say why a row has no score."""
-        return Cause(self._other("error", place) or "unscored", ErrorCode.read(self._other("error_code", place)))
+        return _cause(self._other("error", place) or "unscored", self._other("error_code", place))
 
     def score(self, place: int, direction: Direction = Direction.HIGH) -> Score:
         """Return the score of a row."""
-        found = self.at(place)
-        if found["score"] is None:
-            told = Cause(found.get("error") or _ABSENT, ErrorCode.read(found.get("error_code")))
+        found = self._at(place)
+        if found.get("score") is None:
+            told = _cause(found.get("error") or _ABSENT, found.get("error_code"))
             return Score.unscored(self.metric, told, prompt_tokens=found.get("prompt_tokens", 0))
         count = found.get("thought_count")
         error, spread, bias = (found.get(f"thought_{name}", math.nan) for name in ("error", "spread", "bias"))
@@ -314,6 +345,20 @@ class MetricFigures:
 
 #: Figures that are attributes of a score, and no parts of one.
 _OF_SCORE = Score.__dataclass_fields__.keys() - {"metric", "value", "orders", "thoughts", "error", "direction"}
+
+
+@lru_cache
+def _cause(text: str, code: str | None) -> Cause:
+    """Make the same causes of many rows once."""
+    return Cause(text, ErrorCode.read(code))
+
+
+def _plain(values: Sequence[Any]) -> list[float] | None:
+    """Return values that are numbers already, NaN where there is none; None if any has to be read."""
+    if not {float, type(None)}.issuperset(map(type, values)):
+        return None
+    numbers = np.array(values, np.float64)
+    return None if (np.abs(numbers) > LARGEST).any() else numbers.tolist()
 
 
 def _number(value: Any) -> float:
@@ -334,6 +379,10 @@ def _shares(value: Any) -> dict[str, float]:
     found = decoded_json(value) if isinstance(value, str) else value
     if not isinstance(found, Mapping):
         raise ValueError("probabilities by label are expected")
+    if found and {str}.issuperset(map(type, found)) and {float}.issuperset(map(type, found.values())):
+        low, high, total = min(found.values()), max(found.values()), sum(found.values())
+        if low >= 0 and high <= 1 and total == total:
+            return dict(found)
     shares = {str(label): _number(share) for label, share in found.items() if share is not None}
     if shares and not (min(shares.values()) >= -1e-9 and max(shares.values()) <= 1 + 1e-9):
         raise ValueError("a probability is 0 to 1")
@@ -365,6 +414,7 @@ def _tokens(value: Any) -> tuple[tuple[str, float], ...]:
 
 #: How the values of a kind are read, in the form of any format; a cell of a table is a text.
 _READ: Mapping[Kind, Callable[[Any], Any]] = {
+    "number": _number,
     "numbers": lambda value: [*map(_number, _listed(value))],
     "count": lambda value: int(_number(value)),
     "flag": _flag,

@@ -276,13 +276,15 @@ def _pooled_draws(table: ItemTable, draws: Draws, thresholds: Floats | None) -> 
     human, predicted, cell = table.human[order], table.predicted[order], cell[order]
     starts = np.searchsorted(cell, np.arange(weights.shape[1]))
     tables = np.zeros((3 + (thresholds is not None), weights.shape[1], weights.shape[1]))
+    # Only their order counts, which numbers of 4 bytes hold exactly for fewer than 2 ** 24 values.
+    ranks = [np.unique(one, return_inverse=True)[1].astype(np.float32) for one in (human, predicted)]
     step = max(1, CHUNK // cell.size)
     for start in range(0, cell.size, step):
         rows = slice(start, start + step)
-        gap = predicted[rows, None] - predicted
-        sh, sp = np.sign(human[rows, None] - human), np.sign(gap)
+        sh, sp = (np.sign(one[rows, None] - one) for one in ranks)
         pairs = [sh * sp, np.abs(sh), np.abs(sp)]
         if thresholds is not None:
+            gap = predicted[rows, None] - predicted
             right = is_right(sh, gap, thresholds[order[rows, None], order])
             right[np.arange(len(right)), np.arange(cell.size)[rows]] = 0.0
             pairs.append(right)

@@ -168,10 +168,15 @@ def read_ratings(
     DataError
         If a rating is not a number, or ratings are outside of the scale.
     """
-    numbers, found, written = [], [], dict[str, float]()
+    numbers, found, written, known = [], [], dict[str, float](), dict[Any, list[float]]()
     for number, row in rows:
+        cell = row.get(field)
+        plain = field in row and (cell is None or isinstance(cell, str | int | float))
+        key = (type(cell), cell) if plain else number
+        if key not in known:
+            known[key] = _numbers_at(row, field, f"{path}, row {number}", scale, written)
         numbers.append(number)
-        found.append(_numbers_at(row, field, f"{path}, row {number}", scale, written))
+        found.append(known[key])
     if written:
         told = ", ".join(f"{text!r} is {value:g}" for text, value in [*written.items()][:_NAMED])
         say_once(f"the ratings in {field!r} are read so: {told}{', ...' if len(written) > _NAMED else ''}")
