@@ -110,9 +110,12 @@ def rated_items(
     `groups` are the documents; by default each row is one. `scale` is the ratings' scale.
     """
     count = len(rows)
-    ratings = [math.nan] * count if human is None else read_ratings(numbered(rows.inputs()), human, path, scale)
-    if human is not None and all(map(math.isnan, ratings)):
-        raise no_values(rows, human, path)
+    ratings = [math.nan] * count
+    if human is not None:
+        held, file = rows.holding(human, path)
+        ratings = read_ratings(held, human, file, scale)
+        if all(map(math.isnan, ratings)):
+            raise no_values(rows, human, path)
     keys = keys or row_keys(rows)
     own = MetricFigures("") if figures is None else figures
     values, masses = (own.number(name, count).tolist() for name in ("score", "label_mass"))
@@ -469,8 +472,7 @@ class ScoredRun:
 
     def ratings(self, metric: str, raters: Sequence[str], *, every: bool = False) -> dict[str, list[float]]:
         """Read the ratings of single people, see `ratings_of`."""
-        rows = [*self.rows.inputs()] if raters else []
-        return ratings_of(rows, raters, self.path, self.rating_scale(metric), every=every) if raters else {}
+        return ratings_of(self.rows, raters, self.path, self.rating_scale(metric), every=every) if raters else {}
 
     def is_described(self, metric: str) -> bool:
         """Whether a manifest describes the scores of a metric."""

@@ -85,6 +85,8 @@ class ResultRows(Sequence[Row]):
         self._numbers = array("q")
         #: Metric -> its figures.
         self.figures: dict[str, MetricFigures] = {}
+        #: A second file, its columns, and the number in it of each row, 0 for a row that it does not have.
+        self.second: tuple[Any, frozenset[str], Sequence[int]] = ("", frozenset(), ())
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], path: str | os.PathLike[str] = "results") -> ResultRows:
@@ -154,6 +156,13 @@ class ResultRows(Sequence[Row]):
                 row = Row((name, value) for name, value in row.items() if value is not _NOTHING)
             row.number = self._numbers[place]
             yield row
+
+    def holding(self, field: str, path: Any) -> tuple[Iterator[tuple[int, Row]], Any]:
+        """Return the rows with their numbers in the file that holds a field, and this file; `path` is their own."""
+        second, columns, numbers = self.second
+        if field.partition(".")[0] in columns or field in columns:
+            return zip(numbers, self.inputs(), strict=True), second
+        return zip(self.numbers, self.inputs(), strict=True), path
 
     @property
     def bare(self) -> int | None:

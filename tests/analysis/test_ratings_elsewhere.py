@@ -70,6 +70,15 @@ def test_each_rating_of_a_second_file_has_its_rater(scored):
     assert first["stars"] == {"ann": f"{RANKS[0] % 4 + 1}", "bob": f"{RANKS[0] % 4 + 2}"}
 
 
+def test_a_rating_that_cannot_be_read_is_named_by_its_own_file_and_row(scored):
+    rows = [{"id": f"r{place}", "stars": place % 4 + 1} for place in range(9, -1, -1)]
+    for wrong, told in (("many", "row 3: stars is not a number: 'many'"), (77, "outside of the scale.*is in row 3")):
+        written("people.csv", [*rows[:2], {**rows[2], "stars": wrong}, *rows[3:]])
+        for read in (estimate, lambda *given, **how: read_rated(given[0], human=given[1], **how).items("clear")):
+            with pytest.raises(DataError, match=f"people.csv.*{told}"):
+                read("out.jsonl", "stars", ratings="people.csv", on="id")
+
+
 WHO = (("ann", 1), ("bob", 2))
 REFUSED = {
     r"people.csv, row 2: the key 'r0' in 'id' is also that of row 1": [("r0", 1), ("r0", 2)],

@@ -35,7 +35,7 @@ def rated_rows(
     a person rated a text twice, the second rating counts as another person's.
     """
     if people.ratings is not None or people.on is not None:
-        return ResultRows.of(_joined(rows, people, path), str(path))
+        return _joined(rows, people, path)
     if people.rater_column is None:
         return rows
 
@@ -49,7 +49,7 @@ def rated_rows(
     return ResultRows.of(_merge(rows, people.rater_column, path, text), str(path))
 
 
-def _joined(rows: Sequence[Mapping[str, Any]], people: RatingOptions, path: object) -> list[Mapping[str, Any]]:
+def _joined(rows: ResultRows, people: RatingOptions, path: object) -> ResultRows:
     """Add the columns of a second file to the row with the same key."""
     if people.ratings is None or people.on is None:
         raise ConfigurationError(
@@ -60,9 +60,9 @@ def _joined(rows: Sequence[Mapping[str, Any]], people: RatingOptions, path: obje
     if people.rater_column is not None:
         filled = _merge(filled, people.rater_column, people.ratings, lambda number, row: _key(row, other or own))
     ratings = _by_key(filled, other or own, people.ratings)
-    joined = []
+    joined, numbers, columns = list[Row](), list[int](), set[str]()
     for key, (number, row) in _by_key(rows, own, path).items():
-        _, found = ratings.pop(key, (0, {}))
+        place, found = ratings.pop(key, (0, {}))
         for name in found.keys() & row.keys() - {other or own}:
             if row[name] not in (None, "", found[name]) and str(row[name]) != str(found[name]):
                 raise DataError(
@@ -71,13 +71,17 @@ def _joined(rows: Sequence[Mapping[str, Any]], people: RatingOptions, path: obje
                 )
         made = Row({**row, **{name: value for name, value in found.items() if name != "geval"}, own: row.get(own)})
         made.number = number
-        joined.append((bool(found), made))
-    matched = sum(is_rated for is_rated, _ in joined)
+        joined.append(made)
+        numbers.append(place)
+        columns |= found.keys() - row.keys()
+    matched = sum(map(bool, numbers))
     if not matched:
         raise DataError(f"{people.ratings}: no row has a key {other or own!r} of a row of {path}")
     more = f"; {counted(len(ratings), 'key')} of it, such as {next(iter(ratings))}, are of no row" if ratings else ""
     say_once(f"{people.ratings} rates {matched} of {counted(len(rows), 'row')} of {path} by {people.on}{more}")
-    return [made for _, made in joined]
+    rated = ResultRows.of(joined, str(path))
+    rated.second = people.ratings, frozenset(columns), numbers
+    return rated
 
 
 def _key(row: Mapping[str, Any], column: str) -> str:

@@ -149,7 +149,7 @@ class Rated:
 
     def ratings(self) -> dict[str, list[float]]:
         """Read the ratings of single people, of the only dimension."""
-        return ratings_of([*self.rows.inputs()], self.raters, self.path, self.rating_scale(self.dimensions[0]))
+        return ratings_of(self.rows, self.raters, self.path, self.rating_scale(self.dimensions[0]))
 
     def beside(self, path: str | Path) -> Rated:
         """Read another file over the same rows; the file of the rows themselves is known."""

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from geval_local.direction import Better, Direction
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, lookup, nearest
-from geval_local.io.results import LARGEST, decoded, numbered
+from geval_local.io.results import LARGEST, ResultRows, decoded
 from geval_local.options import RatingOptions
 from geval_local.scale import Scale
 from geval_local.wording import say_once
@@ -275,7 +275,7 @@ def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
 
 
 def ratings_of(
-    rows: Sequence[Mapping[str, Any]],
+    rows: ResultRows,
     raters: Sequence[str],
     path: str | Path,
     scale: RatingScale = ANY_NUMBER,
@@ -283,8 +283,10 @@ def ratings_of(
     every: bool = False,
 ) -> dict[str, list[float]]:
     """Read the ratings of single people: field -> one per row, NaN where there is none; `every` field must have one."""
-    fields = [one for given in raters for one in each_place(rows, given)]
-    found = {name: read_ratings(numbered(rows), name, path, scale) for name in fields}
+    found = dict[str, list[float]]()
+    for name in dict.fromkeys(one for given in raters for one in each_place(rows, given)):
+        held, file = rows.holding(name, path)
+        found[name] = read_ratings(held, name, file, scale)
     if every and (empty := next((name for name, own in found.items() if all(map(math.isnan, own))), None)) is not None:
         raise no_values(rows, empty, path)
     return found
