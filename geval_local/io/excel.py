@@ -9,6 +9,7 @@ from typing import Any
 
 from geval_local.errors import DataError
 from geval_local.io.places import File, open_bytes
+from geval_local.io.text_files import EXPANSION_BYTES, MOST_EXPANSION
 
 
 def sheet_lines(path: File, name: str | None) -> Iterator[tuple[list[Any], int | None]]:
@@ -26,6 +27,11 @@ def sheet_lines(path: File, name: str | None) -> Iterator[tuple[list[Any], int |
     with open_bytes(path) as file:
         content = file.read()
     try:
+        for part in zipfile.ZipFile(io.BytesIO(content)).infolist():
+            most = max(EXPANSION_BYTES, MOST_EXPANSION * part.compress_size)
+            if part.filename.endswith(".xml") and part.file_size > most:
+                told = f"{path} expands to more than {MOST_EXPANSION} times its size"
+                raise DataError(told, hint="Look at it; if all of it is meant, save the sheet as CSV.")
         # What cells show, and what stands in them: of a formula that was never computed, only the second is there.
         shown, held = (
             load_workbook(io.BytesIO(content), read_only=True, data_only=is_shown) for is_shown in (True, False)

@@ -21,9 +21,9 @@ logger = logging.getLogger("geval_local")
 #: Longest line, in characters: no valid row is longer (`geval_local.fields.MAX_CHARACTERS`), and a longer line could
 #: exhaust memory.
 MOST_IN_A_LINE = 1 << 26
-#: Highest expansion of a gzip file within a window of `EXPANSION_BYTES`: a few megabytes of such repetitive rows could
-#: take days to score.
-_MOST_EXPANSION = 800
+#: Highest expansion of a gzip file within a window of `EXPANSION_BYTES`, or of a part of a workbook: a few megabytes
+#: of such repetitive rows could take days to score.
+MOST_EXPANSION = 800
 EXPANSION_BYTES = 1 << 22
 _HEAD_BYTES = 4096
 #: Most bytes, in blocks that are not UTF-8, used to guess the encoding.
@@ -225,9 +225,9 @@ class _Gunzipped(io.RawIOBase):
                     break
                 found += part
             self._window = memoryview(found)
-            if len(found) == EXPANSION_BYTES > _MOST_EXPANSION * (self._packed.taken - before):
+            if len(found) == EXPANSION_BYTES > MOST_EXPANSION * (self._packed.taken - before):
                 raise DataError(
-                    f"{self._path} expands to more than {_MOST_EXPANSION} times its size",
+                    f"{self._path} expands to more than {MOST_EXPANSION} times its size",
                     hint="Unpack it with gunzip and look at it; if all of it is meant, give the unpacked file.",
                 )
         count = min(len(buffer), len(self._window))

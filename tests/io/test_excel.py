@@ -141,3 +141,11 @@ def test_a_workbook_scores_as_the_same_rows_in_jsonl(tmp_path):
         assert done.exit_code == 0, done.output
     assert read(tmp_path / "in.xlsx.out.jsonl") == read(tmp_path / "in.jsonl.out.jsonl")
     assert path.exists()
+
+
+def test_a_workbook_that_expands_without_end_is_refused(tmp_path):
+    path = book(tmp_path / "bomb.xlsx", ("Sheet", ROWS))
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+        packed.writestr("xl/worksheets/sheet2.xml", bytes(1 << 24))
+    with pytest.raises(DataError, match=r"bomb.xlsx expands to more than 800 times its size\nLook at it"):
+        list(read_samples(path))
