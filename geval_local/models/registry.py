@@ -12,6 +12,7 @@ import os
 import re
 import sysconfig
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +21,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from geval_local.backends import BACKENDS
-from geval_local.errors import ConfigurationError, JudgeError
-from geval_local.files import expanded, home_directory, no_such_file
+from geval_local.errors import ConfigurationError, GevalError, JudgeError
+from geval_local.files import expanded, home_directory, home_folder, no_such_file, safe_file_name, write_atomically
 from geval_local.models.fingerprint import ADAPTER_CONFIG, check_pointers, read_json, resume_hint
 from geval_local.models.gguf.file import find_gguf, gguf_files, is_gguf, read_header
 from geval_local.options import Dtype, JudgeOptions, Style
@@ -263,6 +264,26 @@ def entry_of(options: JudgeOptions) -> JudgeEntry:
         entry = find_judge(options.name, options.models_file, adapter=options.adapter)
     style = options.style
     return entry if style is None else entry.model_copy(update={"style": style, "steps_style": style})
+
+
+def writes_reasons(judge: JudgeOptions, fingerprint: str | None) -> bool:
+    """Whether a judge's reasons are of use: neither its entry nor `judges check` on this machine says otherwise.
+
+    One that is found no more is named by the user.
+    """
+    with suppress(OSError, GevalError):
+        if (home_directory() / "writing" / safe_file_name(str(fingerprint))).read_text(encoding="utf-8") == "no":
+            return False
+    with suppress(GevalError):
+        return entry_of(judge).writes_reasons
+    return True
+
+
+def keep_writing(fingerprint: str, *, is_of_use: bool) -> None:
+    """Keep whether a judge's reasons are of use, for the next runs on this machine."""
+    if (folder := home_folder("writing")) is not None:
+        with suppress(OSError):
+            write_atomically(folder / safe_file_name(fingerprint), "yes" if is_of_use else "no", private=True)
 
 
 def labels_of(judges: Sequence[JudgeOptions]) -> list[str]:

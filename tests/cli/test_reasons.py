@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 from run_kit import kills_itself
 
-from geval_local.cli.output.run_summary import writes_reasons
+import geval_local
 from geval_local.engine import transformers_backend
 from geval_local.judge import reason_writer as reasons
 from geval_local.models.generate import Paragraph
+from geval_local.models.registry import writes_reasons
 from geval_local.options import JudgeOptions
 
 ROWS = 12
@@ -102,11 +105,22 @@ def test_of_a_table_too_and_a_judge_that_cannot_write_is_told(here, written):
 
 
 def test_reasons_are_offered_of_every_judge_but_those_that_cannot_write(here):
-    offered = {
-        name: writes_reasons(JudgeOptions(name=str(name))) for name in ("nano", "smol", "qwen2.5-7b", judge_directory())
-    }
-    assert list(offered.values()) == [False, False, True, True]
-    assert writes_reasons(JudgeOptions(name="gone"))
+    names = ("nano", "smol", "qwen2.5-7b", judge_directory(), "gone")
+    offered = [writes_reasons(JudgeOptions(name=str(name)), None) for name in names]
+    assert offered == [False, False, True, True, True]
+
+
+def test_reasons_are_offered_as_a_check_of_this_judge_found(here):
+    own, home = here / "own", here / "home"
+    shutil.copytree(Path(geval_local.__file__).parent / "judges/nano", own)
+    told = {}
+    for name in ("before", "after"):
+        done = run("score", "data.jsonl", "-m", "clarity.yaml", "-j", own, "-o", f"{name}.jsonl", home=home)
+        shown = run("report", f"{name}.jsonl", "-o", f"{name}.html", home=home)
+        told[name] = ["geval-local reasons" in one.stderr for one in (done, shown)]
+        checked = run("judges", "check", own, "--metric", "clarity.yaml", "--json", home=home)
+        assert not json.loads(checked.stdout)["reasons"]["can_write"]
+    assert told == {"before": [True, True], "after": [False, False]}
 
 
 def test_rows_by_entropy_and_all_rows(here, written):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
+from pydantic import BaseModel
+
 import geval_local
+from geval_local import options
+from geval_local.wording import PARAMETER
 
 PACKAGE = Path(geval_local.__file__).parent
 #: They declare options, or speak of pytest's.
@@ -60,3 +65,23 @@ def test_no_message_of_the_library_names_an_option():
         for line, option in options_in(path.read_text(encoding="utf-8"))
     ]
     assert not wrong, "name the parameter instead, in backticks:\n" + "\n".join(wrong)
+
+
+def parameters() -> set[str]:
+    """Names that an option, a public function or a public class declares, and those of `reasons` and of gates."""
+    models = [one for one in vars(options).values() if isinstance(one, type) and issubclass(one, BaseModel)]
+    known = {name for model in models for name in model.model_fields} | {"everything", "max_unscored"}
+    for one in (getattr(geval_local, name) for name in geval_local.__all__):
+        known |= set(inspect.signature(one).parameters) if callable(one) else set()
+    return known
+
+
+def test_a_parameter_in_a_message_is_one_that_is_declared():
+    known, wrong = parameters(), []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for line, text in texts(ast.parse(path.read_text(encoding="utf-8"))):
+            # A name that is computed is no word; an environment variable is in capitals.
+            named = [name for name, value in PARAMETER.findall(text) if value and not name.isupper()]
+            where = f"{path.relative_to(PACKAGE)}, line {line}"
+            wrong += [f"{where}: {name}" for name in named if name not in known]
+    assert not wrong, "no option is called so:\n" + "\n".join(wrong)

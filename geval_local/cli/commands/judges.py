@@ -250,12 +250,15 @@ def _written(judge: Judge, metric: Metric, label: str, *, is_brief: bool) -> Wri
     """Try whether a judge can write a reason, and show how far it is."""
     from geval_local.cli.progress import show_progress
     from geval_local.judge.reason_writer import CHECK_TOKENS, WritingCheck, check_writing
+    from geval_local.models.registry import keep_writing
 
     if is_brief:
         size = short(judge.backend.describe().parameters or 0)
         return WritingCheck(None, f"on a CPU each token takes all {size} weights: --self-check tries it", "")
     with show_progress("writing a reason", CHECK_TOKENS, unit="tokens") as progress:
-        return check_writing(judge, metric, label, on_token=progress.reach)
+        found = check_writing(judge, metric, label, on_token=progress.reach)
+    keep_writing(judge.fingerprint, is_of_use=bool(found.can_write))
+    return found
 
 
 def _self_checked(judge: Judge) -> SelfCheck:

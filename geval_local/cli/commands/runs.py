@@ -212,7 +212,7 @@ def _writer(
     run: Path, scored: ScoredRun, name: str, judge: JudgeOptions
 ) -> tuple[JudgeOptions, Callable[[JudgeOptions], Judge]]:
     """Find who writes the reasons, the judge of the run unless another is named, and how to load it."""
-    from geval_local.models.registry import entry_of
+    from geval_local.models.registry import entry_of, writes_reasons
     from geval_local.runs.directory import recorded_judge
     from geval_local.signature import judge_name, signature_differences, signature_parts
 
@@ -241,15 +241,15 @@ def _writer(
                 )
             told = f"the scores are those of {judge_name(scorer)}; the reasons are by {judge_name(loaded.name)}"
             note(told, "yellow")
-        if not loaded.backend.entry.writes_reasons:
+        if not writes_reasons(given, loaded.fingerprint):
             note(f"warning: {loaded.name} can score but not write; name an instruct model by --judge", "yellow")
         return loaded
 
     return choice, load
 
 
-def _judge_again(run: Path, metric: str) -> tuple[str | None, str | None]:
-    """Return the judge of a run, and how to name it again where its name alone does not find it."""
+def _judge_again(run: Path, metric: str) -> tuple[str | None, str, str | None]:
+    """Return the judge of a run, its fingerprint, and how to name it again where its name alone does not find it."""
     from geval_local.analysis.results import ScoredRun
     from geval_local.models.registry import entry_of
     from geval_local.runs.directory import recorded_judge
@@ -257,15 +257,15 @@ def _judge_again(run: Path, metric: str) -> tuple[str | None, str | None]:
 
     scored = ScoredRun(run)
     if not scored.is_described(metric):
-        return None, None
-    name = signature_parts(scored.origin(metric).signature)["judge"].rpartition("@")[0]
+        return None, "", None
+    name, _, fingerprint = signature_parts(scored.origin(metric).signature)["judge"].rpartition("@")
     if recorded_judge(run, name) is not None:
-        return name, None
+        return name, fingerprint, None
     try:
         entry_of(JudgeOptions(name=name))
     except JudgeError:
-        return name, f"PATH/TO/{name}"
-    return name, None
+        return name, fingerprint, f"PATH/TO/{name}"
+    return name, fingerprint, None
 
 
 @takes_options("human", "group_by", "system", "system_columns", "estimators", "fields", "by")
@@ -335,15 +335,16 @@ def report(
 def _show_worst(run: str, shown: ScoredRun, lowest: int, *, has_reasons: bool) -> None:
     """Print the worst rows of a run, and how to learn why they are."""
     from geval_local.analysis.preferences import holds_pairs
-    from geval_local.cli.output.run_summary import reasons_command, show_lowest, why_worst, writes_reasons
+    from geval_local.cli.output.run_summary import reasons_command, show_lowest, why_worst
+    from geval_local.models.registry import writes_reasons
 
     found = shown.lowest(lowest)
     for metric, worst in found.items():
         show_lowest(metric, worst, lowest, shown.rule)
     first = next(((name, worst) for name, worst in found.items() if worst), None)
     if first is not None and not has_reasons and not holds_pairs(first[1][0][0].fields, first[0]):
-        scorer, judge = _judge_again(options.here(run), first[0])
-        if scorer is None or writes_reasons(JudgeOptions(name=scorer)):
+        scorer, fingerprint, judge = _judge_again(options.here(run), first[0])
+        if scorer is None or writes_reasons(JudgeOptions(name=scorer), fingerprint):
             note(f"{why_worst(first[1])}: {reasons_command(run, first[0], lowest, judge)}")
 
 

@@ -371,6 +371,8 @@ def _show_signatures(result: RunResult) -> None:
 
 
 def _show_next(result: RunResult, lowest: int) -> None:
+    from geval_local.models.registry import writes_reasons
+
     settings, choice = result.manifest.settings, result.manifest.judges[0].choice
     _show_trying([result])
     note("next:")
@@ -385,7 +387,7 @@ def _show_next(result: RunResult, lowest: int) -> None:
         note(f"  every row's answers          {output}")
     else:
         is_offered = settings.pairs is None and lowest and any(result.lowest) and not result.summaries[0].doubt
-        if is_offered and writes_reasons(JudgeOptions(**choice)):
+        if is_offered and writes_reasons(JudgeOptions(**choice), result.manifest.judges[0].fingerprint):
             given = str(choice.get("name") or "")
             # Results name neither the path of a judge nor the address of a server.
             is_elsewhere = given and given != result.judges[0] and Path(given).exists()
@@ -399,15 +401,6 @@ def _show_next(result: RunResult, lowest: int) -> None:
             judge += f" --models {shlex.quote(choice['models_file'])}"
         metric = f" --metric {shlex.quote(settings.metric_names[0])}" if settings.metric_names else ""
         note(f"  audit the judge              geval-local judges check{judge}{metric}")
-
-
-def writes_reasons(judge: JudgeOptions) -> bool:
-    """Whether a judge can say why, as far as its entry knows; one that is found no more is named by the user."""
-    from geval_local.models.registry import entry_of
-
-    with suppress(GevalError):
-        return entry_of(judge).writes_reasons
-    return True
 
 
 def _show_trying(results: Iterable[RunResult]) -> None:
