@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from geval_local.conversation import CHATS
 from geval_local.errors import UnscorableError
-from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, lookup, paths_of, text_of
+from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, lookup, output_text, paths_of, text_of
 
 #: ``group_by="row"`` makes every row a separate document, unless there is a column of that name.
 EVERY_ROW = "row"
@@ -133,6 +133,15 @@ class DocumentRule:
     def text(self, row: Mapping[str, Any], name: str) -> str:
         """Return the text of a field, as it is scored; empty if there is none."""
         return _text(self.value(row, name))
+
+    @property
+    def judged(self) -> str:
+        """The field whose text is judged by itself, as none of a pair is; empty if there is none."""
+        return "" if "output_a" in self.fields else self.answer
+
+    def output(self, row: Mapping[str, Any]) -> str | None:
+        """Return the text of a row that is judged: the metric's, else that of the usual columns; None if none is."""
+        return (self.text(row, self.judged) if self.judged else "") or output_text(row, self.mapping)
 
     def shown(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str | None, str | None]:
         """Name the field that is judged, and the one about the item that differs most between rows; None without."""
@@ -314,7 +323,7 @@ class Documents:
             known = (row.get(name) for name in SYSTEM_FIELDS) if system is None else iter((system,))
             self._systems.add(next((str(one) for one in known if one not in (None, "")), None))
         if self._answer is not None:
-            self._answer.add(self._rule.value(row, self._rule.answer))
+            self._answer.add(self._rule.value(row, self._rule.judged))
         if self._by is not None and self._order is not None:
             about = tuple(column.hashes[-1] for name, column in self._columns.items() if name != self._by)
             if about != self._about:
@@ -331,7 +340,7 @@ class Documents:
         if self._rule.group_by is None and self._rule.used is None:
             self._by = self._rule.named(row)
         self._systems = _Column(self._rows, named=False)
-        self._answer = _Column(self._rows, named=False) if self._rule.answer else None
+        self._answer = _Column(self._rows, named=False) if self._rule.judged else None
         for name in dict.fromkeys((*names, *filter(None, (self._by,)))):
             self._columns[name] = _Column(self._rows, named=self._named)
             self._shown[name] = self._rule.path(row, name)

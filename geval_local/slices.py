@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from geval_local.errors import ConfigurationError
-from geval_local.fields import lookup, nearest, output_text
+from geval_local.fields import lookup, nearest
+from geval_local.grouping import DocumentRule
 from geval_local.statistics.records import word_count
 
 #: The slice of the rows without a value.
@@ -60,9 +61,9 @@ class Slicing:
         what = "words of the output" if self.of_output else "its numbers"
         return f"{self.column}: {what}, cut into quartiles of the rows"
 
-    def slice_of(self, row: Mapping[str, Any], mapping: Mapping[str, str] | None = None) -> str:
-        """Return the slice of a row; `mapping` maps the output if its column has another name."""
-        value = _length(row, mapping) if self.of_output else lookup(row, self.column)
+    def slice_of(self, row: Mapping[str, Any], rule: DocumentRule | None = None) -> str:
+        """Return the slice of a row; `rule` knows which of its texts is the output."""
+        value = _length(row, rule) if self.of_output else lookup(row, self.column)
         if not self.edges:
             return _name(value)
         number = _number(value)
@@ -70,7 +71,7 @@ class Slicing:
 
 
 def find_slicings(
-    rows: Iterable[Mapping[str, Any]], columns: Sequence[str], mapping: Mapping[str, str] | None = None
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[str], rule: DocumentRule | None = None
 ) -> list[Slicing]:
     """Read all rows once, and find the slices of every column.
 
@@ -80,8 +81,8 @@ def find_slicings(
         The rows of a file.
     columns : sequence of str
         Columns, or dotted paths into them. ``length`` is the number of words of the output if there is no such column.
-    mapping : mapping of str to str, optional
-        Field of a metric -> its column.
+    rule : DocumentRule, optional
+        Knows which text of a row is the output.
 
     Raises
     ------
@@ -96,7 +97,7 @@ def find_slicings(
         if len(known) < _MOST_COUNTED:
             known |= dict.fromkeys(map(str, row))
         for (column, of_output), values in found.items():
-            values.add(_length(row, mapping) if of_output else lookup(row, column))
+            values.add(_length(row, rule) if of_output else lookup(row, column))
     slicings = []
     for column in dict.fromkeys(columns):
         known_as = [place for place in ((column, False), (column, True)) if place in found and found[place].names]
@@ -153,8 +154,8 @@ class _Values:
         return (*sorted(self.names, key=None if self._numbers is None else float), *last), ()
 
 
-def _length(row: Mapping[str, Any], mapping: Mapping[str, str] | None) -> int | None:
-    text = output_text(row, mapping)
+def _length(row: Mapping[str, Any], rule: DocumentRule | None) -> int | None:
+    text = (rule or DocumentRule()).output(row)
     return None if text is None else word_count(text)
 
 

@@ -29,7 +29,7 @@ from geval_local.analysis.ratings.values import HumanFields, members_of, rating_
 from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, missing_field
 from geval_local.analysis.tables import Study, Table, number, raters_told
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import lookup, output_text
+from geval_local.fields import lookup
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Correlation, correlate, within
 from geval_local.statistics.interval import Interval, by_name, t_test
@@ -326,7 +326,7 @@ def bias(
         raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")
     if human is not None and (members := members_of([*run.rows.inputs()], rating_fields(human, [name])[name])):
         human, raters = None, members
-    outputs = (output_text(row, run.mapping) for row in run.rows.inputs())
+    outputs = map(run.rule.output, run.rows.inputs())
     lengths = [None if text is None else word_count(text) for text in outputs]
     items = [replace(item, length=own) for item, own in zip(run.items(name, human=human), lengths, strict=True)]
     error, people = None, {}

@@ -133,8 +133,7 @@ def _predicted(data: Rated, dimensions: Sequence[str]) -> dict[str, list[ScoredI
 
 def baselines(rated: Rated) -> tuple[list[Contender], list[str]]:
     """Score with length, ROUGE, BLEU, chrF, and the mean rating of the system; what is missing becomes notes."""
-    answer = rated.rule.answer or "output"
-    outputs = [rated.rule.text(row, answer) or _text(row, "output", rated.fields) or "" for row in rated.rows.inputs()]
+    outputs = [rated.rule.output(row) or "" for row in rated.rows.inputs()]
     own = rated.benchmark is None
     compared = [_references(row, rated.fields) for row in rated.rows.inputs()] if own else references(rated)
     found: list[Contender] = []

@@ -31,7 +31,7 @@ from geval_local.analysis.ratings.values import (
 )
 from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError, ScaleError
-from geval_local.fields import SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
+from geval_local.fields import SYSTEM_FIELDS, check_mapping, lookup, nearest
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.input_checks import check_columns
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, document_rule, manifest_path, read_manifest
@@ -340,7 +340,7 @@ class ScoredRun:
         """What decides which rows are one document."""
         return Documents.of(self.rule, self.rows.inputs())
 
-    @property
+    @cached_property
     def rule(self) -> DocumentRule:
         """How rows make documents: by the named column, else as recorded, else by the fields of the metrics."""
         return document_rule(self.manifest, self.group_by, self.fields)
@@ -535,8 +535,7 @@ class ScoredRun:
     @cached_property
     def outputs(self) -> dict[str, str | None]:
         """The key of every row -> the text of its output; None if there is none."""
-        texts = (output_text(row, self.mapping) for row in self.rows.inputs())
-        return dict(zip(row_keys(self.rows), texts, strict=True))
+        return dict(zip(row_keys(self.rows), map(self.rule.output, self.rows.inputs()), strict=True))
 
 
 def read_results(given: ResultsGiven, **reading: Unpack[Reading]) -> ScoredRun:

@@ -41,7 +41,7 @@ from geval_local.analysis.results import (
 )
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
 from geval_local.errors import DataError, GevalError, NotComparableError
-from geval_local.fields import counted, lookup, output_text
+from geval_local.fields import counted, lookup
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.results import row_number
@@ -177,7 +177,7 @@ def is_worse(
     """
     run, before = (ScoredRun.of(one, **reading) for one in (new, old))
     shared_metrics((run, before), metrics)
-    slicings = find_slicings(run.rows.inputs(), by, run.mapping) if by else []
+    slicings = find_slicings(run.rows.inputs(), by, run.rule) if by else []
     columns = [None, *(one.column for one in slicings)]
     asked = [
         Gate(NOT_WORSE, metric=name, by=column, margin=not_worse)
@@ -275,10 +275,10 @@ def each_slice(gate: Gate, slicings: Mapping[str, Slicing]) -> list[Gate]:
 
 def _slices(slicing: Slicing, new: ScoredRun, old: ScoredRun) -> tuple[list[str], list[str | None]]:
     """Find the slice of every row of both runs; a baseline without the column has none."""
-    own = [slicing.slice_of(row, new.mapping) for row in new.rows.inputs()]
+    own = [slicing.slice_of(row, new.rule) for row in new.rows.inputs()]
     if not slicing.of_output and all(lookup(row, slicing.column) is None for row in old.rows.inputs()):
         return own, [None] * len(old.rows)
-    return own, [slicing.slice_of(row, old.mapping) for row in old.rows.inputs()]
+    return own, [slicing.slice_of(row, old.rule) for row in old.rows.inputs()]
 
 
 def _vanished(slices: Iterable[str | None], slicing: Slicing) -> Iterator[tuple[str, int]]:
@@ -292,7 +292,7 @@ def shown_row(run: ScoredRun, items: Sequence[ScoredItem], at: int) -> ShownRow:
     """Describe a row of a run, counted from 0."""
     row = run.rows[at]
     name = "" if (given := lookup(row, "id")) is None else str(given)
-    return ShownRow(row_number(row, at + 1), name, items[at].predicted, output_text(row, run.mapping) or "")
+    return ShownRow(row_number(row, at + 1), name, items[at].predicted, run.rule.output(row) or "")
 
 
 def refused(gate: Gate, error: GevalError, new: ScoredRun, old: ScoredRun) -> GateOutcome:

@@ -43,6 +43,7 @@ from geval_local.evaluation.history import (
 from geval_local.evaluation.model import Baseline, GateSpec, SliceGateSpec
 from geval_local.fields import nearest
 from geval_local.files import expanded
+from geval_local.grouping import DocumentRule
 from geval_local.io.input_checks import check_distinct, check_input
 from geval_local.io.input_files import read_input
 from geval_local.io.ownership import check_replaceable
@@ -291,7 +292,7 @@ def _with_rows(run: DataRun, result: RunResult, found: Iterable[GateOutcome]) ->
             at
             for at, item in enumerate(items)
             if item.predicted == item.predicted
-            and (slicing is None or slicing.slice_of(new.rows[at], new.mapping) == gate.value)
+            and (slicing is None or slicing.slice_of(new.rows[at], new.rule) == gate.value)
         ]
         sign = new.direction(gate.metric).sign
         lowest = sorted(places, key=lambda at: (sign * items[at].predicted, at))[:ROWS_SHOWN]
@@ -329,7 +330,8 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
             path, options = file.data_file(one.file), settings.run_options(name)
             check_input(path, metrics, options)
             if options.by:  # columns that make no slices are refused
-                find_slicings((sample.fields for sample in read_input([path], options)), options.by, options.fields)
+                rule = DocumentRule.of([tuple(one.fields) for one in metrics], mapping=options.fields)
+                find_slicings((sample.fields for sample in read_input([path], options)), options.by, rule)
     commit = commit_of(file.path.parent)
     directory = _directory(file, metrics, judges, problems, commit, overwrite=overwrite)
     data = []

@@ -104,8 +104,8 @@ def _side(value: Any, field: str, words: Mapping[str, str], names: Mapping[str, 
         raise ValueError(f"{field} is {value!r}, not one of {', '.join(words)}")
     if number < 0 or number > 1:  # 1 means B in such files as often as A
         raise ConfigurationError(
-            f"{field!r} holds preferences {'below 0' if number < 0 else 'above 1'}, such as {value!r}, and nothing says "
-            "which side they mean",
+            f"{field!r} holds preferences {'below 0' if number < 0 else 'above 1'}, such as {value!r}, and nothing "
+            "says which side they mean",
             hint="Say what the signs mean: `prefers=-=a,+=b`, or `prefers=-=b,+=a`."
             if number < 0
             else "Say what the numbers mean: `prefers=1=a,2=b,0=tie`.",

@@ -32,11 +32,11 @@ def summaries(
     """Summarize every metric of a run, or some, with its slices; `documents` are by default those of the run."""
     documents = documents or results.collected
     tallies = [Tally(metric, ends=results.ends(metric)) for metric in metrics or results.metrics]
-    slicings = find_slicings(results.rows.inputs(), by, results.mapping) if by else []
+    slicings = find_slicings(results.rows.inputs(), by, results.rule) if by else []
     for tally in tallies:
         tally.cut(slicings)
     inputs = results.rows.inputs() if slicings else ()
-    slices = [{one.column: one.slice_of(row, results.mapping) for one in slicings} for row in inputs]
+    slices = [{one.column: one.slice_of(row, results.rule) for one in slicings} for row in inputs]
     for place, row in enumerate(results.rows.numbers):
         for tally in tallies:
             own = slices[place] if slices else {}

@@ -213,7 +213,8 @@ class Completion:
 
     def __post_init__(self) -> None:
         self.choices = {judge.name: JudgeOptions(**judge.choice) for judge in self.run.manifest.judges}
-        self.documents = Documents(self.run.manifest.settings.documents)
+        self.rule = self.run.manifest.settings.documents
+        self.documents = Documents(self.rule)
         self.rows = 0
         tallies = {key: self.run.asked.tally(key, place) for key, _, place in self.run.results()}
         self.tallies = {key: tally for key, tally in tallies.items() if tally is not None}
@@ -293,7 +294,7 @@ class Completion:
         if not settings.by:
             return
         rows = (sample.fields for sample in self.run.samples())
-        self.slicings = find_slicings(rows, settings.by, settings.fields)
+        self.slicings = find_slicings(rows, settings.by, self.rule)
         for tally in self.tallies.values():
             if isinstance(tally, Tally):
                 tally.cut(self.slicings)
@@ -424,7 +425,7 @@ class Completion:
             self.unreadable.append(sample.error)
         # A row that could not be read says nothing of its document, and has no score.
         place = self.documents.add(sample.fields) if sample.error is None else 0
-        slices = {one.column: one.slice_of(sample.fields, sample.mapping) for one in self.slicings}
+        slices = {one.column: one.slice_of(sample.fields, self.rule) for one in self.slicings}
         for key, tally in self.tallies.items():
             result = results[key]
             tally.add(sample.where, sample.row, result, place, slices)

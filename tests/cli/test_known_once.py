@@ -203,3 +203,51 @@ def test_documents_of_any_size_are_counted_as_they_are(here):
     assert "only" not in done.stderr
     assert "| 4 |" in (here / "gates.md").read_text(encoding="utf-8")
     assert record(here, *given[:-2])["metrics"]["worth"]["documents"] == 4
+
+
+@pytest.fixture
+def own_texts(here):
+    """Two files of one task, whose texts no usual column holds, scored by a metric with fields of its own."""
+    (here / "worth.yaml").write_text(METRIC.format(fields="{clause: Clause, gist: Gist}"), encoding="utf-8")
+    for name in ("old", "new"):
+        rows = [
+            {"id": place, "clause": f"Why {place}?", "gist": f"{name} " * (place % 9 + 1), "side": "xy"[place % 2]}
+            for place in range(20)
+        ]
+        write_rows(here / f"{name}.jsonl", rows)
+        done = run("score", f"{name}.jsonl", "-m", "worth.yaml", "-j", "smol", "-o", f"{name}.out.jsonl", home=here)
+        assert done.exit_code == 0, done.stderr
+    return here
+
+
+def test_texts_of_an_own_field_tell_two_systems(own_texts):
+    """One judge scored other texts: these are systems, not two opinions on the same texts."""
+    found = record(own_texts, "compare", "old.out.jsonl", "new.out.jsonl")
+    assert found["systems"]["worth"]["pairs"][0]["documents"] == 20
+
+
+def test_the_length_of_an_own_field_is_that_of_the_judged_text(own_texts):
+    rows = read_rows(own_texts / "old.out.jsonl")
+    words, scores = ([len(row["gist"].split()) for row in rows], [row["geval"]["worth"]["score"] for row in rows])
+    found = record(own_texts, "bias", "old.out.jsonl", "--side", "side")
+    assert found["length"]["score"]["spearman"]["value"] == pytest.approx(stats.spearmanr(words, scores).statistic)
+    command = ("score", "old.jsonl", "-m", "worth.yaml", "-j", "smol", "--by", "length", "-o", "cut.jsonl")
+    slices = {
+        name: one["rows"] for name, one in record(own_texts, *command)["metrics"]["worth"]["by"]["length"].items()
+    }
+    assert sum(slices.values()) == 20
+    assert slices["1 to 2"] == sum(count <= 2 for count in words)
+    page = run("report", "cut.jsonl", "-o", "page.html", home=own_texts)
+    assert page.exit_code == 0, page.stderr
+    assert "1 to 2" in Page((own_texts / "page.html").read_text(encoding="utf-8")).text
+
+
+def test_comparisons_of_pairs_are_no_ratings_of_one_text(here):
+    """A pair holds two texts: two pairs of a document that share one of them are not the same."""
+    rows = [{"question": f"Why {at}?", "answer": f"{bot} {at}", "system": bot} for at in range(9) for bot in "ABC"]
+    write_rows(here / "rows.jsonl", rows)
+    done = run("pairs", "rows.jsonl", "-m", "assistant/helpfulness", "-j", "smol", "-o", "pairs.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert "repeat" not in record(here, "compare", "pairs.jsonl", "pairs.jsonl")["grouping"]
+    assert run("report", "pairs.jsonl", "-o", "page.html", home=here).exit_code == 0
+    assert "rows repeat" not in Page((here / "page.html").read_text(encoding="utf-8")).text

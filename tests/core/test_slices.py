@@ -13,9 +13,9 @@ from geval_local.slices import NO_VALUE, find_slicings
 from geval_local.summary import Tally
 
 
-def sliced(rows, column, mapping=None):
-    (slicing,) = find_slicings(rows, [column], mapping)
-    return slicing, [slicing.slice_of(row, mapping) for row in rows]
+def sliced(rows, column, rule=None):
+    (slicing,) = find_slicings(rows, [column], rule)
+    return slicing, [slicing.slice_of(row, rule) for row in rows]
 
 
 def test_names_are_slices_and_a_missing_value_is_its_own():
@@ -65,7 +65,7 @@ def test_length_is_that_of_the_output_unless_a_column_has_the_name():
     assert "words of the output" in slicing.told
     assert sliced([{"answer": "a b c", "length": "short"}], "length")[1] == ["short"]
     odd = [{"text of the bot": "word " * n} for n in range(1, 13)]
-    assert sliced(odd, "length", {"output": "text of the bot"})[1] == found
+    assert sliced(odd, "length", DocumentRule.of(mapping={"output": "text of the bot"}))[1] == found
 
 
 @pytest.mark.parametrize("column", ["user", "id"])
