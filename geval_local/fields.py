@@ -168,7 +168,7 @@ def _walk(value: Any, parts: Sequence[str], default: Any) -> Any:
             if EVERY in rest:
                 found = list(chain.from_iterable(found))
             return found or default
-        elif isinstance(value, list | tuple) and part.removeprefix("-").isdecimal() and len(part) < 10:
+        if isinstance(value, list | tuple) and part.removeprefix("-").isdecimal() and len(part) < 10:
             index = int(part)
             if not -len(value) <= index < len(value):
                 return default

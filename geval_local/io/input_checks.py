@@ -16,7 +16,6 @@ from geval_local.errors import (
     FieldError,
     QuestionError,
     UnscorableError,
-    code_of,
 )
 from geval_local.fields import (
     ABSENT,
