@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import tokenize
+import unicodedata
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from itertools import pairwise
@@ -225,14 +226,19 @@ def is_message(value: Any) -> bool:
 
 def with_roles(messages: Sequence[Any], roles: Mapping[str, str]) -> list[Any]:
     """Give messages the usual names of roles: role -> other names for it, separated by commas."""
-    known = {name.strip().casefold(): role for role, names in roles.items() for name in names.split(",")}
+    known = {_folded(name): role for role, names in roles.items() for name in names.split(",")}
 
     def named(message: Any) -> Any:
         key = next((key for key in ("role", "from", "type") if isinstance(message, Mapping) and key in message), None)
-        role = None if key is None else known.get(str(message[key]).strip().casefold())
+        role = None if key is None else known.get(_folded(message[key]))
         return message if role is None else {**message, "role": role}
 
     return [*map(named, messages)]
+
+
+def _folded(name: object) -> str:
+    """Write a name as all its spellings are: small letters, also of a dotted capital I, and accents in one form."""
+    return unicodedata.normalize("NFC", str(name).strip().casefold().replace("i\u0307", "i"))
 
 
 def read_turns(column: str, messages: Sequence[Any], where: str) -> list[Turn]:

@@ -173,7 +173,7 @@ def _lost_at(turns: list[Turn], place: int) -> FieldError | None:
 
 def _numbered(sample: Sample, fields: Mapping[str, Any], document: str, part: object, mark: str) -> dict[str, Any]:
     """Return the columns of a part of a row, with an id of its own and the document that all parts share."""
-    own = fields.get("id")
+    own = None if fields.get("id") == "" else fields.get("id")
     where = sample.where if "file" in fields else f"row {sample.row}"
-    named = {} if any(fields.get(name) not in (None, "") for name in DOCUMENT_FIELDS) else {document: own or where}
+    named = {} if any(fields.get(name) not in (None, "") for name in DOCUMENT_FIELDS) else {document: where if own is None else own}
     return {**fields, **({} if own is None else {"id": f"{own}{mark}{part}"}), **named}

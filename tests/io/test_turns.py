@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 
 import pytest
 from cli_run import judge_directory, run, write_rows
 
 from geval_local import Metric
 from geval_local.errors import DataError
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.input_checks import check_input
 from geval_local.io.input_files import find_files, read_input
 from geval_local.io.samples import Sample
@@ -128,8 +130,25 @@ def test_roles_in_another_language_are_mapped_or_named():
         "output": "Çünkü.",
         "history": "User: Neden?",
     }
+    other = [{"role": "öğrenci", "content": "Neden?"}, {"role": "VELİ", "content": "Peki?"}, chat[1]]
+    (row,) = turns({"messages": other}, roles=[unicodedata.normalize("NFD", one) for one in roles])
+    assert row.texts(["history"]) == {"history": "User: Neden?\n\nUser: Peki?"}
     (whole,) = Shape(RunOptions(roles=roles)).samples(Sample({"messages": chat}))
     assert whole.texts(["output"]) == {"output": "Çünkü."}
+
+
+@pytest.mark.parametrize("name", [0, 1, "late"])
+def test_one_chat_is_one_document_whatever_it_is_called(name):
+    rows = [row.fields for row in turns({"id": name, "messages": said("One?", "1.", "Two?", "2.", "Three?", "3.")})]
+    assert [(row["id"], row["conversation_id"]) for row in rows] == [(f"{name}#{n}", name) for n in (1, 2, 3)]
+    for fields in (("history", "output"), ("system_prompt", "history", "output"), ("question", "output")):
+        counts = Documents.of(DocumentRule.of([fields]), rows).counts
+        assert (counts.is_grouped, counts.distinct, counts.columns) == (True, 1, ("conversation_id",))
+
+
+def test_an_id_that_is_empty_is_none():
+    rows = turns({"id": "", "messages": said("One?", "1.")})
+    assert (rows[0].fields["id"], rows[0].fields["conversation_id"]) == ("", "row 4")
 
 
 def test_messages_at_a_path_and_in_two_columns():
