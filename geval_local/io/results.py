@@ -109,11 +109,11 @@ class ResultRows(Sequence[Row]):
             values = [row.get(name, _NOTHING) for row in rows]
             if name == "geval":
                 values = [value if own is None else _NOTHING for value, own in zip(values, held, strict=True)]
-            if name in self._columns or values.count(_NOTHING) < len(values):
+            if any(value is not _NOTHING for value in values):
                 self._columns.setdefault(name, _Values()).extend(start, values)
         for metric in dict.fromkeys(chain.from_iterable(filter(None, held))):
             given = [None if own is None else own.get(metric) for own in held]
-            if given.count(None) < len(given):
+            if any(one is not None for one in given):
                 own = self.figures.setdefault(str(metric), MetricFigures(str(metric)))
                 own.extend(start, given, lambda at: f"{path}, row {numbers[at]}")
 
@@ -150,9 +150,10 @@ class ResultRows(Sequence[Row]):
     def _inputs(self, places: range) -> Iterator[Row]:
         names = list(self._columns)
         columns = [values.held[places.start : places.stop] for values in self._columns.values()]
+        has_gaps = any(values.has_gaps for values in self._columns.values())
         for place, values in zip(places, zip(*columns, strict=True) if columns else repeat(()), strict=False):
             row = Row(zip(names, values, strict=True))
-            if _NOTHING in values:
+            if has_gaps:
                 row = Row((name, value) for name, value in row.items() if value is not _NOTHING)
             row.number = self._numbers[place]
             yield row
@@ -205,13 +206,17 @@ class _Values:
 
     def __init__(self) -> None:
         self.held: list[Any] = []
+        #: Whether any row has none.
+        self.has_gaps = False
         self._known: dict[str, str] = {}
 
     def extend(self, start: int, values: Iterable[Any]) -> None:
         """Add values from a place on; `_NOTHING` fills the places before it."""
-        self.held.extend([_NOTHING] * (start - len(self.held)))
+        before = len(self.held)
+        self.held.extend([_NOTHING] * (start - before))
         same = self._known.setdefault if len(self._known) < _MOST_KNOWN else self._known.get
         self.held.extend(same(value, value) if type(value) is str else value for value in values)
+        self.has_gaps = self.has_gaps or any(value is _NOTHING for value in self.held[before:])
 
     def at(self, place: int) -> Any:
         return self.held[place] if place < len(self.held) else _NOTHING
@@ -254,7 +259,7 @@ class MetricFigures:
                 continue
             if kind == "distribution":
                 read = self._without_shares(start, read)
-            if read.count(_NOTHING) < len(read):
+            if any(one is not _NOTHING for one in read):
                 self._others.setdefault(name, _Values()).extend(start, read)
         if "order_scores" in names or "order_masses" in names:
             for at, place in enumerate(range(start, start + len(given))):
@@ -268,7 +273,8 @@ class MetricFigures:
         read, found = _READ[FIGURES[name].kind], list[Any]()
         for at, value in enumerate(values):
             try:
-                found.append(_NOTHING if value is None or value == "" or value != value else read(value))
+                is_empty = value is None or (isinstance(value, float | str) and (value == "" or value != value))
+                found.append(_NOTHING if is_empty else read(value))
             except (TypeError, ValueError) as error:
                 told = f"{where(at)}: {self.metric}: {name}: {error}, not {value!r:.80}"
                 raise DataError(told, hint=_HINT) from error

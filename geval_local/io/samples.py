@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -167,7 +168,7 @@ def _readable(value: Any, what: str, column: str, *, is_one: bool) -> Any:
         raise FieldError(
             f"{what} is a list of {len(texts)} texts, and a judge rates one",
             ErrorCode.NOT_TEXT,
-            hint=f"`system_columns={column}` scores each as a candidate; join them if they are one text.",
+            hint=f"`system_columns={shlex.quote(column)}` scores each as a candidate; join them if they are one text.",
         )
     return held
 

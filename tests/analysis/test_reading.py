@@ -1,6 +1,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 import geval_local
@@ -196,6 +197,19 @@ def test_empty_cells_of_a_frame_are_no_ratings_and_name_nobody():
     frame = pandas.DataFrame([row | {"system": None} if at == 3 else row for at, row in enumerate(rows)])
     with pytest.raises(DataError, match="row 4: the field 'system' is missing"):
         ScoredRun.of(frame, system="system", group_by="doc").items("m")
+
+
+def test_cells_of_a_frame_may_hold_arrays():
+    pandas = pytest.importorskip("pandas")
+    own = [{"score": at + 0.5, "order_scores": np.array([at, at + 1.0]), "order_masses": None} for at in range(3)]
+    rows = [{"tags": np.array(["a", "b"]), "geval": {"m": one | {"order_masses": np.ones(2)}}} for one in own]
+    frame = pandas.DataFrame([*rows, {"output": "x", "geval": {"m": {"score": float("nan"), "error": "none"}}}])
+    run = ScoredRun.of(frame)
+    assert [score.value for score in run.scores("m")[:3]] == [0.5, 1.5, 2.5]
+    assert [order.score for order in run.score("m", 1).orders] == [1.0, 2.0]
+    assert run.score("m", 3).error == "none"
+    assert [list(row["tags"]) for row in run.rows[:3]] == [["a", "b"]] * 3
+    assert run.rows[3]["tags"] is None
 
 
 def test_results_are_read_with_all_that_they_know_and_as_frames(tmp_path):
