@@ -9,7 +9,7 @@ import ast
 import json
 import tokenize
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -66,6 +66,12 @@ def turn_name(row: Mapping[str, Any]) -> str | None:
         return None
     names = (row.get("conversation_id"), str(row.get("id") or "").rpartition("#")[0])
     return f"turn {row[TURN]} of {next((str(name) for name in names if name not in (None, '')), 'the conversation')}"
+
+
+def named_turns(rows: Iterable[Mapping[str, Any]], names: list[str]) -> list[str]:
+    """Name rows that all are turns by them, if that tells them apart; keep their `names` otherwise."""
+    turns = [*map(turn_name, rows)]
+    return names if None in turns or len({*turns}) < len(turns) else [*map(str, turns)]
 
 
 class Turn(NamedTuple):
