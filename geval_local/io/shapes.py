@@ -175,5 +175,6 @@ def _numbered(sample: Sample, fields: Mapping[str, Any], document: str, part: ob
     """Return the columns of a part of a row, with an id of its own and the document that all parts share."""
     own = None if fields.get("id") == "" else fields.get("id")
     where = sample.where if "file" in fields else f"row {sample.row}"
-    named = {} if any(fields.get(name) not in (None, "") for name in DOCUMENT_FIELDS) else {document: where if own is None else own}
+    is_named = any(fields.get(name) not in (None, "") for name in DOCUMENT_FIELDS)
+    named = {} if is_named else {document: where if own is None else own}
     return {**fields, **({} if own is None else {"id": f"{own}{mark}{part}"}), **named}
