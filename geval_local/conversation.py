@@ -105,6 +105,8 @@ def turn_of(message: Any, what: str) -> Turn:
     role = message.get("role", message.get("from", kind if kind in _TYPES else None))
     if kind in _REASONING and not isinstance(role, str):
         return Turn(str(kind), "Reasoning", "", None, ("reasoning",))
+    if str(kind).endswith("_call") and kind not in _CALLS and not isinstance(role, str):  # what the server did itself
+        return Turn("reasoning", "Assistant", f"[{kind}]", None, (str(kind),))
     key = next((one for one in _CONTENTS if message.get(one) is not None), None)
     calls = message.get("tool_calls") or [one for one in (message.get("function_call"),) if one]
     calls = [message] if kind in _CALLS else calls if isinstance(calls, list | tuple) else [calls]

@@ -128,8 +128,12 @@ def _candidates(values: Mapping[str, Any], prompt: Any) -> Iterator[tuple[str, A
 def _by_turn(sample: Sample, speaker: str) -> Iterator[Sample]:
     """Yield the turns of a speaker, each with what came before; one that a judge cannot see has the reason."""
     found = messages_of(sample.fields)
-    if found is None or TURN in sample.fields:  # a row of results is already a turn
+    if TURN in sample.fields:  # a row of results is already a turn
         yield sample
+        return
+    if found is None:
+        told = f"there is no conversation; the columns are: {', '.join(sample.fields)}. `turns_at` says where it is"
+        yield sample.lost(told, ErrorCode.MISSING_FIELD)
         return
     column, messages = found
     apart = {name: value for name, value in sample.fields.items() if name in _OF_TURN}

@@ -240,6 +240,33 @@ def test_forms_of_messages_are_read_alike(form):
     assert whole.texts(["output", "context"]) == {"output": "1.", "context": "gold"}
 
 
+def test_an_answer_of_responses_is_its_text_without_the_reasoning():
+    answer = [FORMS["responses"][1], FORMS["responses"][-1]]
+    for value in (answer, json.dumps(answer)):
+        assert Sample({"output": value}).texts(["output"]) == {"output": "1."}
+
+
+def test_what_the_server_called_itself_is_named_and_no_turn():
+    asked, *_, answer = FORMS["responses"]
+    (turn,) = turns({"messages": [asked, {"type": "web_search_call", "id": "w"}, answer]})
+    assert turn.texts(["question", "history"]) == {
+        "question": "One?",
+        "history": "User: One?\n\nAssistant: [web_search_call]",
+    }
+    assert turn.fields["not_shown"] == "message 2: web_search_call"
+
+
+def test_a_row_without_a_conversation_is_no_turn(tmp_path):
+    (lost,) = turns({"id": "x", "question": "Q?", "output": "A."})
+    assert "there is no conversation; the columns are: id, question, output" in str(lost.error)
+    with pytest.raises(DataError, match="there is no conversation"):
+        check_input(
+            str(write_rows(tmp_path / "d.jsonl", [{"question": "Q?", "output": "A."}])),
+            [Metric.load("assistant/helpfulness")],
+            RunOptions(turns="assistant"),
+        )
+
+
 def test_a_photo_that_gemini_holds_is_none_of_the_text():
     photo = {"role": "user", "parts": [{"inlineData": {"mimeType": "image/png", "data": ""}}, {"text": "This?"}]}
     (row,) = turns({"messages": [photo, {"role": "model", "parts": [{"text": "A cat."}]}]})
