@@ -47,6 +47,8 @@ from geval_local.signature import rounding_of, signature_parts, written_signatur
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, probability_matrix
 
+#: Rated documents of several systems from which on equal ratings of all systems are no chance.
+FEWEST_EQUAL = 5
 #: Alternatives to the expectation: the paper's two, and those of Wang, Zhang and Choi (2025, arXiv:2503.03064).
 ABLATIONS = (
     Estimator("mode"),
@@ -121,7 +123,7 @@ def rated_items(
     own = MetricFigures("") if figures is None else figures
     values, masses = (own.number(name, count).tolist() for name in ("score", "label_mass"))
     systems, documents = writers(rows, path, system), groups or keys
-    return [
+    items = [
         ScoredItem(
             documents[place],
             systems[place],
@@ -135,6 +137,25 @@ def rated_items(
         )
         for place in range(count)
     ]
+    # Of scores a few documents may have equal ratings by chance; pairs of equal ones say nothing.
+    check_sides(items, human, path, 2 if figures is None else FEWEST_EQUAL)
+    return items
+
+
+def check_sides(items: Sequence[ScoredItem], human: str | None, path: str | Path, fewest: int) -> None:
+    """Refuse ratings that all systems of every document share, of which there are a few, although scores differ."""
+    documents: dict[str, dict[str, ScoredItem]] = {}
+    for item in items:
+        if not math.isnan(item.human):
+            documents.setdefault(item.group, {})[item.system] = item
+    several = [own.values() for own in documents.values() if len(own) > 1]
+    rated, scored = ([{getattr(one, name) for one in own} for own in several] for name in ("human", "predicted"))
+    if len(several) < fewest or max(map(len, rated)) > 1 or max(map(len, scored)) == 1 or len(set().union(*rated)) == 1:
+        return
+    raise DataError(
+        f"{path}: {human!r} is the same for all systems of every document: it rates a pair, not each output",
+        hint=f"Judge the pairs with `pairs`, and read it there: geval-local rank PAIRS --human {human}.",
+    )
 
 
 def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:
