@@ -208,6 +208,8 @@ def unwrapped(value: Any, *, texts: bool = True) -> Any:
         held = chosen[0].get("message") if isinstance(chosen[0], Mapping) else None
     if isinstance(held, Mapping) and is_messages(held.get("messages")):
         held = held["messages"]
+    if is_messages(held):  # an answer of OpenAI's responses begins with its reasoning
+        held = [one for one in held if is_message(one) or not (isinstance(one, Mapping) and "summary" in one)]
     if is_message(held):
         with suppress(UnscorableError):
             turn = turn_of(held, "the message")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.conversation import CHATS, READ_AS
+from geval_local.conversation import CHATS, READ_AS, TURN
 from geval_local.errors import UnscorableError
 from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, lookup, output_text, paths_of, text_of
 
@@ -355,6 +355,8 @@ class Documents:
         names = self._rule.names(row)
         if self._rule.group_by is None and self._rule.used is None:
             self._by = self._rule.named(row)
+        if TURN in row:  # a single conversation may have a number
+            self._order = None
         self._systems = _Column(self._rows, named=False)
         self._answer = _Column(self._rows, named=False) if self._rule.judged else None
         for name in dict.fromkeys((*names, *filter(None, (self._by,)))):
