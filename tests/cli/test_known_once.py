@@ -11,6 +11,7 @@ from cli_run import read_rows, run, write_rows
 from html_page import Page
 from scipy import stats
 
+from geval_local import read_results
 from geval_local.io.result_manifest import read_manifest
 from geval_local.judge.judge import Judge
 from geval_local.testing import MockJudge
@@ -378,3 +379,17 @@ def test_one_row_per_rating_of_one_prompt(here, fields):
     )
     assert found["groups"] == 12
     assert record(here, "calibrate", "out.jsonl", "--human", "rating", "-o", "c.json")["held_out"]["groups"] == 12
+
+
+def test_a_frame_of_results_is_read_again(here):
+    """A frame has no manifest: its figures tell themselves, and mapped fields say what rows are about."""
+    pytest.importorskip("pandas")
+    pytest.importorskip("polars")
+    scored(here, "mapped")
+    kept = read_results(here / "out.jsonl")
+    for frame in (kept.to_pandas(), kept.to_polars()):
+        again = read_results(frame, fields={"question": "user message", "output": "bot reply"})
+        assert again.metrics == ["worth"]
+        assert [one.value for one in again.scores("worth")] == [one.value for one in kept.scores("worth")]
+        assert again.documents.names == kept.documents.names
+        assert again.documents.told == kept.documents.told
