@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.conversation import CHATS
+from geval_local.conversation import CHATS, READ_AS, TURN
 from geval_local.errors import UnscorableError
 from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, lookup, output_text, paths_of, text_of
 
@@ -44,6 +44,8 @@ _OF_ANSWERS = frozenset(
 )
 #: If a metric reads nothing about the item, the columns that other metrics would read.
 _USUAL = ("source", "question", "context", "conversation")
+#: What a conversation offers that is all of its turns, or those before the answer.
+_WHOLE_CHATS = ("conversation", "history")
 _CHANGE = "`group_by=COLUMN` changes it"
 _MERGE = "`rater_column=COLUMN` of the analyses merges their ratings"
 #: From this share of rows that repeat others on, they are thought to be ratings of the same texts.
@@ -144,11 +146,18 @@ class DocumentRule:
         return (self.text(row, self.judged) if self.judged else "") or output_text(row, self.mapping)
 
     def shown(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str | None, str | None]:
-        """Name the field that is judged, and the one about the item that differs most between rows; None without."""
+        """Name the field that is judged, and the one about the item that differs most between rows; None without.
+
+        Of a chat that is judged as a whole these are its last answer, and what it answers. A field that documents do
+        not go by, such as the passages that each system retrieved, is not shown.
+        """
         some = rows[:: max(1, len(rows) // 200)]
-        answer = self.answer or "output"
-        kinds = {name: len({text for row in some if (text := self.text(row, name))}) for name in self.item or _USUAL}
-        asked = max(kinds, key=lambda name: kinds[name], default=None)
+        is_chat = READ_AS.get(self.answer) in _WHOLE_CHATS and any(self.text(row, "output") for row in some)
+        answer = "output" if is_chat else self.answer or "output"
+        used = [name for name in self.used or () if name not in (answer, self.answer)]
+        item = [name for name in self.item if name in used] or self.item or ("question", *_USUAL)
+        kinds = {name: len({text for row in some if (text := self.text(row, name))}) for name in (*item, *used)}
+        asked = max(kinds, key=lambda name: (kinds[name] > 0, name in item, kinds[name]), default=None)
         is_told = any(self.text(row, answer) for row in some)
         return answer if is_told else None, asked if asked is not None and kinds[asked] else None
 
@@ -339,6 +348,8 @@ class Documents:
         names = self._rule.names(row)
         if self._rule.group_by is None and self._rule.used is None:
             self._by = self._rule.named(row)
+        if TURN in row:  # a single conversation may have a number
+            self._order = None
         self._systems = _Column(self._rows, named=False)
         self._answer = _Column(self._rows, named=False) if self._rule.judged else None
         for name in dict.fromkeys((*names, *filter(None, (self._by,)))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -250,7 +251,7 @@ def system_of_columns(runs: Sequence[ScoredRun], columns: Sequence[str], system:
                 told = ", ".join(filter(None, found)) or "not named"
                 raise DataError(
                     f"{run.path}: no row is of the system {name!r}{nearest(name, filter(None, found))}",
-                    hint=f"Its systems are: {told}. Score the wide file with `system_columns={' '.join(columns)}`.",
+                    hint=f"Its systems are: {told}. Score the wide file with `system_columns={shlex.join(columns)}`.",
                 )
     return _MADE_SYSTEM
 

@@ -26,18 +26,20 @@ from geval_local.io.input_files import FILE
 from geval_local.io.results import decoded
 from geval_local.io.samples import Sample
 from geval_local.questions.pair import FIRST, SECOND
+from geval_local.scale import number_in
 
 _Row = Mapping[str, Any]
 
 
 #: Side -> preference for A.
 SIDES = {"a": 1.0, "b": 0.0, "tie": 0.5, "both_bad": 0.5}
-#: How people name a side.
+#: How people name a side, as `_word` writes it.
 _WORDS = {
-    **dict.fromkeys(("a", "model_a", "response_a", "output_a", "first", "a>b", "a>>b"), "a"),
-    **dict.fromkeys(("b", "model_b", "response_b", "output_b", "second", "b>a", "b>>a", "a<b", "a<<b"), "b"),
-    **dict.fromkeys(("tie", "tie (inconsistent)", "draw", "equal", "same", "a=b", "b=a"), "tie"),
-    **dict.fromkeys(("tie (bothbad)", "bothbad", "both bad", "both_bad"), "both_bad"),
+    **dict.fromkeys(("a", "modela", "responsea", "outputa", "answera", "systema", "first", "a>b", "a>>b"), "a"),
+    **dict.fromkeys(("b", "modelb", "responseb", "outputb", "answerb", "systemb", "second", "b>a", "b>>a"), "b"),
+    **dict.fromkeys(("a<b", "a<<b"), "b"),
+    **dict.fromkeys(("tie", "tie(inconsistent)", "draw", "equal", "same", "a=b", "b=a"), "tie"),
+    **dict.fromkeys(("tie(bothbad)", "bothbad"), "both_bad"),
 }
 #: Columns of which one is 1.
 _ONE_OF = {"winner_model_a": "a", "winner_model_b": "b", "winner_tie": "tie"}
@@ -64,34 +66,51 @@ def sides_of(
             raise ValueError(f"{field} is {held!r}, and not the two ratings of A and B, which `human_better` compares")
         first, second = (Direction(better).sign * float(one) for one in found.groups())
         return [SIDES["a" if first > second else "b" if first < second else "tie"]]
-    if held in (None, "") and len(columns) > 1:
+    if str(field).casefold() in columns.values() or (held in (None, "") and len(columns) > 1):
         chosen = [name for name in columns if str(row[name]).strip().casefold() in ("1", "1.0", "true")]
         if len(chosen) != 1:
             raise ValueError(f"of {', '.join(columns)} one is to be 1, not {len(chosen)}")
-        held, field, words = columns[chosen[0]], chosen[0], words or _ONE_OF
-    return [_side(one, field, words) for one in (held if isinstance(held, list) else [held]) if one not in (None, "")]
+        field, held = chosen[0], columns[chosen[0]] if words else _ONE_OF[columns[chosen[0]]]
+    names = {} if words else _names(row)
+    people = held if isinstance(held, list) else [held]
+    return [_side(one, field, words, names) for one in people if one not in (None, "")]
 
 
-def _side(value: Any, field: str, words: Mapping[str, str]) -> float | str:
+def _word(value: object) -> str:
+    return re.sub(r"[\s_]+", "", str(value)).casefold()
+
+
+def _names(row: _Row) -> dict[str, str]:
+    """Return what names a side: its system, and the usual words, unless a system has one of the other side."""
+    systems = {_word(row.get(f"system_{side}") or ""): side for side in "ab"}
+    systems = {name: side for name, side in systems.items() if name and len(systems) > 1 and number_in(name) is None}
+    is_turned = any(_WORDS.get(name, side) != side for name, side in systems.items())
+    return {name: side for name, side in _WORDS.items() if not (is_turned and side in "ab")} | systems
+
+
+def _side(value: Any, field: str, words: Mapping[str, str], names: Mapping[str, str]) -> float | str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     text = f"{value:g}" if is_number else str(value).strip().casefold()
     try:
         number = math.nan if isinstance(value, bool) else float(text)
     except ValueError:
         number = math.nan
-    side = (words or _WORDS).get(text)
+    side = words.get(text) if words else names.get(_word(text))
     if side is None and {"+", "-"} & words.keys() and not math.isnan(number):
         side = words.get("+" if number > 0 else "-") if number else "tie"
     if side is not None:
         return side if side == "both_bad" else SIDES[side]
     if words:
         raise ValueError(f"{field} is {value!r}, not one of {', '.join(words)}")
-    if number < 0:  # 1 means B in such files as often as A
+    if number < 0 or number > 1:  # 1 means B in such files as often as A
         raise ConfigurationError(
-            f"{field!r} holds preferences below 0, such as {value!r}, and nothing says which side they mean",
-            hint="Say what the signs mean: `prefers=-=a,+=b`, or `prefers=-=b,+=a`.",
+            f"{field!r} holds preferences {'below 0' if number < 0 else 'above 1'}, such as {value!r}, and nothing "
+            "says which side they mean",
+            hint="Say what the signs mean: `prefers=-=a,+=b`, or `prefers=-=b,+=a`."
+            if number < 0
+            else "Say what the numbers mean: `prefers=1=a,2=b,0=tie`.",
         )
-    if not 0 <= number <= 1:
+    if math.isnan(number):
         raise ValueError(
             f"{field} is {value!r}, and not 1 for A, 0 for B, 0.5 for a tie, or a list of these; say what other values "
             "mean: `prefers=left=a,right=b,none=both_bad`"
@@ -207,14 +226,17 @@ def given_sample(sample: Sample, form: str, words: Mapping[str, str] | None = No
         return sample
     kept = {"id": sample.fields["id"]} if "id" in sample.fields else {}
     row, mapping = dict(sample.fields), dict(sample.mapping)
+    human = mapping.get("human", "human")
     if form == "plain":
         row |= {name: lookup(row, mapping.pop(name)) for name in PLAIN if name in mapping}
     try:
         found = GIVEN[form](row)
-        if form == "plain" and (people := sides_of(row, "human", words)):
+        if form == "plain" and (people := sides_of(row, human, words)):
             found["human"] = people if isinstance(decoded(row.get("human")), list) else people[0]
     except KeyError as error:
         lost = Cause(f"not of the format {form}: the column {error.args[0]!r} is missing", ErrorCode.MISSING_FIELD)
+    except ConfigurationError as error:
+        raise DataError(f"{sample.where}: {error.message}", hint=error.hint) from error
     except (TypeError, ValueError, UnscorableError) as error:
         lost = Cause(f"not of the format {form}: {error}", getattr(error, "code", ErrorCode.INVALID_ROW))
     else:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -29,6 +29,7 @@ from geval_local.io.columns import check_chosen, decision_layout, renamed_column
 from geval_local.io.input_checks import (
     DEFAULT_STATE,
     ROWS_CHECKED,
+    check_columns,
     check_evidence,
     check_input,
     check_rows,
@@ -491,9 +492,14 @@ def _pairs(
     if plan.given is None:
         check_input(paths, metrics, options.model_copy(update={"columns": None}))  # those of pairs are others
     rule = DocumentRule.of([tuple(metric.fields) for metric in asked], mapping=options.fields)
-    first = list(islice(pair_samples(read_input(paths, options), plan, rule), ROWS_CHECKED))
-    if plan.given is not None:
-        mapping = {name: path for name, path in options.fields.items() if plan.given != "plain" or name not in PLAIN}
+    rows: Iterable[Sample] = read_input(paths, options)
+    if plan.given is None:
+        first = list(islice(pair_samples(rows, plan, rule), ROWS_CHECKED))
+    else:
+        rows, own = list(islice(rows, ROWS_CHECKED)), PLAIN if plan.given == "plain" else ()
+        check_columns(rows, {name: path for name, path in options.fields.items() if name in own})
+        first = list(pair_samples(rows, plan, rule))
+        mapping = {name: path for name, path in options.fields.items() if name not in own}
         check_rows(first, asked, told_files(paths), mapping)
     if all(sample.error is not None for sample in first):
         raise DataError(str(first[0].error))

@@ -213,7 +213,7 @@ def test_one_system_makes_no_pair(place):
 
 
 def test_verdicts_that_are_none_cost_their_rows_alone(place):
-    verdicts = (1, 0.5, [1, 0], "maybe", 3, None)
+    verdicts = (1, 0.5, [1, 0], "maybe", True, None)
     rows = [{"source": "s", "output_a": "x", "output_b": "y", "human": human} for human in verdicts]
     write_rows(place / "plain.jsonl", rows)
     command = (

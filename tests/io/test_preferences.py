@@ -14,14 +14,36 @@ from geval_local.options import PreferenceOptions
 @pytest.mark.parametrize(
     ("value", "side"),
     [
-        *((one, 1.0) for one in ("A>B", "a>>b", "model_a", "First", 1, "1", 1.0)),
+        *((one, 1.0) for one in ("A>B", "a>>b", "A > B", "model_a", "Model A", "Response A", "First", 1, "1", 1.0)),
         *((one, 0.0) for one in ("B>A", "A<B", "B>>A", "model_b", "second", 0)),
         *((one, 0.5) for one in ("tie", "A=B", "draw", 0.5)),
-        *((one, "both_bad") for one in ("tie (bothbad)", "both bad")),
+        *((one, "both_bad") for one in ("tie (bothbad)", "both bad", "both_bad")),
     ],
 )
 def test_words_for_a_side(value, side):
     assert sides_of({"human": value}, "human") == [side]
+
+
+def test_a_side_is_named_by_its_system():
+    row = {"system_a": "GPT-4o", "system_b": "Llama 3"}
+    for value, side in (("gpt-4o", 1.0), ("Llama 3", 0.0), ("model_a", 1.0), ("tie", 0.5), (1, 1.0)):
+        assert sides_of({**row, "p": value}, "p") == [side]
+    numbered = {"system_a": "2", "system_b": "1", "p": 1}
+    assert sides_of(numbered, "p") == [1.0]
+
+
+def test_systems_in_the_other_order_do_not_turn_the_preference():
+    row = {"system_a": "response_b", "system_b": "response_a"}
+    assert sides_of({**row, "p": "response_b"}, "p") == [1.0]
+    assert sides_of({**row, "p": "tie"}, "p") == [0.5]
+    with pytest.raises(ValueError, match="p is 'model_b'"):
+        sides_of({**row, "p": "model_b"}, "p")
+
+
+def test_numbers_beyond_one_are_asked_about():
+    with pytest.raises(ConfigurationError, match="above 1, such as 2") as caught:
+        sides_of({"p": 2}, "p")
+    assert "`prefers=1=a,2=b,0=tie`" in str(caught.value.hint)
 
 
 def test_people_of_a_list_and_nobody():
@@ -35,6 +57,9 @@ def test_one_hot_columns():
     assert sides_of({"links": True, "rechts": False}, "human", {"links": "a", "rechts": "b"}) == [1.0]
     with pytest.raises(ValueError, match="one is to be 1, not 2"):
         sides_of({**row, "winner_tie": 1}, "human")
+    assert sides_of(row, "winner_model_b") == sides_of({"winner_model_b": 1}, "winner_model_b") == [0.0]
+    with pytest.raises(ValueError, match="winner_model_b is 'b'"):
+        sides_of({**row, "system_a": "model_b", "system_b": "model_a"}, "human")
 
 
 def test_signs_mean_what_somebody_says():
@@ -136,6 +161,28 @@ def test_signs_are_asked_for_before_a_judge_is_loaded(place):
     )
     assert done.exit_code == 0, done.stderr
     assert read_rows(place / "p.jsonl")[0]["human"] == 1.0
+
+
+def test_numbers_without_a_meaning_are_named_with_file_and_row_and_column_once(place):
+    write_rows(
+        place / "numbers.jsonl",
+        [{"question": "Q", "output_a": "x", "output_b": "y", "better": n} for n in (1, 2)],
+    )
+    given = ("--given", "plain", "--field", "human=better")
+    done = call("pairs", "numbers.jsonl", "-m", "clarity.yaml", "-j", "no-such-judge", *given, "-o", "p.jsonl")
+    assert (done.exit_code, "numbers.jsonl, row 2: 'better' holds preferences above 1" in done.stderr) == (2, True)
+    assert "--prefers 1=a,2=b,0=tie" in done.stderr
+    done = call("pairs", "numbers.jsonl", *JUDGED, *given, "--prefers", "1=a,2=b", "-o", "p.jsonl")
+    assert done.exit_code == 0, done.stderr
+    assert [row["human"] for row in read_rows(place / "p.jsonl")] == [1.0, 0.0]
+    wrong = call("rank", "p.jsonl", "--human", "better")
+    assert (wrong.exit_code, wrong.stderr.count("Say what the numbers mean")) == (2, 1)
+
+
+def test_a_mapped_column_of_plain_pairs_that_is_nowhere_is_refused(place):
+    given = ("--given", "plain", "--field", "output_a=left", "--field", "output_b=right", "--field", "human=lable")
+    done = call("pairs", "wide.jsonl", "-m", "clarity.yaml", "-j", "no-such-judge", *given, "-o", "p.jsonl")
+    assert (done.exit_code, "'human' is mapped to 'lable', and no row has such a column" in done.stderr) == (2, True)
 
 
 def test_a_rating_of_a_pair_is_none_of_each_side(place):
