@@ -357,3 +357,24 @@ def test_pairs_are_shown_by_what_they_answer(here):
     assert run(*command, "-o", "judged.jsonl", home=here).exit_code == 0
     told = run("report", "judged.jsonl", "-o", "page.html", "--overwrite", home=here).stdout
     assert re.search(r"question: Why (\d)\?\n +output_a: A \1\n +output_b: B \1\n", told)
+
+
+@pytest.mark.parametrize("fields", ["{story: Story}", "{prompt: Prompt, story: Story}"])
+def test_one_row_per_rating_of_one_prompt(here, fields):
+    """Three ratings of a story are no three documents, also where nothing else tells documents apart."""
+    rows = [
+        {"prompt": "Tell a tale.", "story": f"Tale {at}" + " and so" * (at % 4), "worker": who, "rating": 1 + rated % 5}
+        for at in range(12)
+        for who, rated in (("ann", at), ("ben", at + at % 3), ("eve", 3 * at))
+    ]
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields=fields), encoding="utf-8")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "-o", "out.jsonl", home=here)
+    assert "for other documents like these 12 (" in done.stderr or "for other stories like these 12 (" in done.stderr
+    scores = [row["geval"]["worth"]["score"] for row in read_rows(here / "out.jsonl")]
+    found = record(here, "meta-eval", "out.jsonl", "--human", "rating")["correlations"]["pooled"]["smol"]["worth"]
+    assert found["spearman"]["value"] == pytest.approx(
+        stats.spearmanr(scores, [row["rating"] for row in rows]).statistic
+    )
+    assert found["groups"] == 12
+    assert record(here, "calibrate", "out.jsonl", "--human", "rating", "-o", "c.json")["held_out"]["groups"] == 12
