@@ -13,7 +13,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import count, pairwise
 from typing import Any
@@ -141,6 +141,12 @@ class DocumentRule:
         """The field whose text is judged by itself, as none of a pair is; empty if there is none."""
         return "" if "output_a" in self.fields else self.answer
 
+    @property
+    def about_items(self) -> DocumentRule:
+        """The same without the judged text, for outputs that are held against each other."""
+        used = None if self.used is None else tuple(name for name in self.used if name != self.judged)
+        return replace(self, answer="", used=used)
+
     def output(self, row: Mapping[str, Any]) -> str | None:
         """Return the text of a row that is judged: the metric's, else that of the usual columns; None if none is."""
         return (self.text(row, self.judged) if self.judged else "") or output_text(row, self.mapping)
@@ -212,8 +218,9 @@ class DocumentCounts:
     may_be_one: bool = False
     #: Why a column that names documents was not taken.
     note: str = ""
-    #: Rows whose texts, and system, are those of an earlier row.
+    #: Rows whose texts, and system, are those of an earlier row; whether all rows of a document have the same texts.
     repeats: int = 0
+    is_of_texts: bool = False
 
     @property
     def is_grouped(self) -> bool:
@@ -354,7 +361,9 @@ class Documents:
         self._answer = _Column(self._rows, named=False) if self._rule.judged else None
         for name in dict.fromkeys((*names, *filter(None, (self._by,)))):
             self._columns[name] = _Column(self._rows, named=self._named)
-            self._shown[name] = self._rule.path(row, name)
+        self._shown = {
+            name: self._rule.path(row, name) for name in (*self._columns, *filter(None, (self._rule.judged,)))
+        }
 
     @property
     def counts(self) -> DocumentCounts:
@@ -369,13 +378,14 @@ class Documents:
     @property
     def names(self) -> list[str | None]:
         """The texts that name the rows' documents, whether or not rows share them; None if a row has none."""
-        columns = [self._columns[name] for name in self.counts.used]
+        columns = [self._column(name) for name in self.counts.used]
         known: dict[tuple[int, ...], str | None] = {(0,) * len(columns): None}
         found = []
         for codes in zip(*(column.hashes for column in columns), strict=True) if columns else [()] * self._rows:
             if codes not in known:
                 known[codes] = "\n".join(
-                    (column.texts or {}).get(code, "") for column, code in zip(columns, codes, strict=True)
+                    (column.texts or {}).get(code, f"{code:x}" * (code > 0))
+                    for column, code in zip(columns, codes, strict=True)
                 )
             found.append(known[codes])
         return found
@@ -398,6 +408,12 @@ class Documents:
             named = np.where(named == 0, codes, named)  # a row without falls back to what it is about
             used, note = self._chosen(used, codes, named)
             codes = named if used == [self._by] else codes
+        repeats = self._repeats(item)
+        is_open = self._rule.group_by is None and self._rule.judged not in used
+        if is_open and _kinds(codes) == 1 and repeats >= MOST_REPEATS * self._rows > 0:
+            # All rows are about one item, and people rated the same texts.
+            used = [*used, self._rule.judged]
+            codes = self._joined(used)
         missing = codes == 0
         codes = np.where(missing, alone, codes)
         distinct = np.unique(codes)
@@ -410,7 +426,8 @@ class Documents:
             int(distinct.size),
             len(used) == 1 and used[0] in DOCUMENT_FIELDS,
             note,
-            self._repeats(item),
+            repeats,
+            self._rule.judged in used,
         )
         return (counts, codes if counts.is_grouped else alone)
 
@@ -430,7 +447,11 @@ class Documents:
 
     def _joined(self, names: Sequence[str]) -> Codes:
         """Combine the hashes of several names; 0 where none has a value."""
-        return _combined([self._columns[name].codes for name in names], self._rows)
+        return _combined([self._column(name).codes for name in names], self._rows)
+
+    def _column(self, name: str) -> _Column:
+        """Return the values of a name, or of the judged text."""
+        return self._columns[name] if self._answer is None or name in self._columns else self._answer
 
     def _of_item(self, names: list[str]) -> list[str]:
         """Leave out the fields that differ between systems, such as the passages that each of them retrieved."""

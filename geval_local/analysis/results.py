@@ -146,9 +146,9 @@ def check_sides(items: Sequence[ScoredItem], human: str | None, path: str | Path
     """Refuse ratings that all systems of every document share, of which there are a few, although scores differ."""
     documents: dict[str, dict[str, ScoredItem]] = {}
     for item in items:
-        if not math.isnan(item.human):
-            documents.setdefault(item.group, {})[item.system] = item
+        documents.setdefault(item.group, {})[item.system] = item
     several = [own.values() for own in documents.values() if len(own) > 1]
+    several = [own for own in several if not all(math.isnan(one.human) for one in own)]
     rated, scored = ([{getattr(one, name) for one in own} for own in several] for name in ("human", "predicted"))
     if len(several) < fewest or max(map(len, rated)) > 1 or max(map(len, scored)) == 1 or len(set().union(*rated)) == 1:
         return
@@ -174,11 +174,13 @@ class Grouped(NamedTuple):
     names: list[str] | None
     #: Which rows are one document, in words.
     told: str
+    #: Whether all rows of a document have the same texts, and so the same score.
+    is_of_texts: bool = False
 
     @property
     def level(self) -> Level:
-        """The default level of correlations: within documents if rows share them, else pooled."""
-        return "pooled" if self.names is None else "summary"
+        """The default level of correlations: within documents if rows of other texts share them, else pooled."""
+        return "pooled" if self.names is None or self.is_of_texts else "summary"
 
 
 def grouped(
@@ -197,7 +199,9 @@ def grouped(
         row = rows.columns_of(place)
         raise missing_field(row, counts.given, f"{path}, row {row.number}", "to group by ")
     both = zip(names, rows.numbers, strict=True)
-    return Grouped([f"row {number}" if name is None else name for name, number in both], counts.told)
+    return Grouped(
+        [f"row {number}" if name is None else name for name, number in both], counts.told, counts.is_of_texts
+    )
 
 
 def writers(rows: ResultRows, path: str | Path, field: str | None = None) -> list[str]:

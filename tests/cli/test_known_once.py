@@ -11,6 +11,7 @@ from cli_run import read_rows, run, write_rows
 from html_page import Page
 from scipy import stats
 
+from geval_local import read_results
 from geval_local.io.result_manifest import read_manifest
 from geval_local.judge.judge import Judge
 from geval_local.testing import MockJudge
@@ -357,3 +358,38 @@ def test_pairs_are_shown_by_what_they_answer(here):
     assert run(*command, "-o", "judged.jsonl", home=here).exit_code == 0
     told = run("report", "judged.jsonl", "-o", "page.html", "--overwrite", home=here).stdout
     assert re.search(r"question: Why (\d)\?\n +output_a: A \1\n +output_b: B \1\n", told)
+
+
+@pytest.mark.parametrize("fields", ["{story: Story}", "{prompt: Prompt, story: Story}"])
+def test_one_row_per_rating_of_one_prompt(here, fields):
+    """Three ratings of a story are no three documents, also where nothing else tells documents apart."""
+    rows = [
+        {"prompt": "Tell a tale.", "story": f"Tale {at}" + " and so" * (at % 4), "worker": who, "rating": 1 + rated % 5}
+        for at in range(12)
+        for who, rated in (("ann", at), ("ben", at + at % 3), ("eve", 3 * at))
+    ]
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields=fields), encoding="utf-8")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "-o", "out.jsonl", home=here)
+    assert "for other documents like these 12 (" in done.stderr or "for other stories like these 12 (" in done.stderr
+    scores = [row["geval"]["worth"]["score"] for row in read_rows(here / "out.jsonl")]
+    found = record(here, "meta-eval", "out.jsonl", "--human", "rating")["correlations"]["pooled"]["smol"]["worth"]
+    assert found["spearman"]["value"] == pytest.approx(
+        stats.spearmanr(scores, [row["rating"] for row in rows]).statistic
+    )
+    assert found["groups"] == 12
+    assert record(here, "calibrate", "out.jsonl", "--human", "rating", "-o", "c.json")["held_out"]["groups"] == 12
+
+
+def test_a_frame_of_results_is_read_again(here):
+    """A frame has no manifest: its figures tell themselves, and mapped fields say what rows are about."""
+    pytest.importorskip("pandas")
+    pytest.importorskip("polars")
+    scored(here, "mapped")
+    kept = read_results(here / "out.jsonl")
+    for frame in (kept.to_pandas(), kept.to_polars()):
+        again = read_results(frame, fields={"question": "user message", "output": "bot reply"})
+        assert again.metrics == ["worth"]
+        assert [one.value for one in again.scores("worth")] == [one.value for one in kept.scores("worth")]
+        assert again.documents.names == kept.documents.names
+        assert again.documents.told == kept.documents.told

@@ -195,16 +195,3 @@ def test_a_rating_of_a_pair_is_none_of_each_side(place, verb):
     told = call(verb, "s.jsonl", "--human", "winner_model_a", "--human-scale", "0-1", *more)
     assert told.exit_code == 2
     assert "is the same for all systems of every document: it rates a pair, not each output" in told.stderr
-
-
-def test_what_all_outputs_of_a_document_share_may_be_rated_where_scores_share_it(place):
-    rows = [
-        {"doc_id": n, "system": system, "human": n % 3 + 1, "geval": {"m": {"score": n % 4 + 1.0 + (system == apart)}}}
-        for apart in (None, "a")
-        for n in range(6)
-        for system in "ab"
-    ]
-    for name, own in (("same", rows[:12]), ("few", rows[12:20])):
-        write_rows(place / f"{name}.jsonl", own)
-        done = call("meta-eval", f"{name}.jsonl", "--human", "human", "--level", "pooled")
-        assert done.exit_code == 0, done.stderr
