@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 import json
 import tokenize
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -67,6 +68,12 @@ def turn_name(row: Mapping[str, Any]) -> str | None:
     return f"turn {row[TURN]} of {next((str(name) for name in names if name not in (None, '')), 'the conversation')}"
 
 
+def named_turns(rows: Iterable[Mapping[str, Any]], names: list[str]) -> list[str]:
+    """Name rows that all are turns by them, if that tells them apart; keep their `names` otherwise."""
+    turns = [*map(turn_name, rows)]
+    return names if None in turns or len({*turns}) < len(turns) else [*map(str, turns)]
+
+
 class Turn(NamedTuple):
     """One message."""
 
@@ -98,6 +105,8 @@ def turn_of(message: Any, what: str) -> Turn:
     role = message.get("role", message.get("from", kind if kind in _TYPES else None))
     if kind in _REASONING and not isinstance(role, str):
         return Turn(str(kind), "Reasoning", "", None, ("reasoning",))
+    if str(kind).endswith("_call") and kind not in _CALLS and not isinstance(role, str):  # what the server did itself
+        return Turn("reasoning", "Assistant", f"[{kind}]", None, (str(kind),))
     key = next((one for one in _CONTENTS if message.get(one) is not None), None)
     calls = message.get("tool_calls") or [one for one in (message.get("function_call"),) if one]
     calls = [message] if kind in _CALLS else calls if isinstance(calls, list | tuple) else [calls]
@@ -225,14 +234,19 @@ def is_message(value: Any) -> bool:
 
 def with_roles(messages: Sequence[Any], roles: Mapping[str, str]) -> list[Any]:
     """Give messages the usual names of roles: role -> other names for it, separated by commas."""
-    known = {name.strip().casefold(): role for role, names in roles.items() for name in names.split(",")}
+    known = {_folded(name): role for role, names in roles.items() for name in names.split(",")}
 
     def named(message: Any) -> Any:
         key = next((key for key in ("role", "from", "type") if isinstance(message, Mapping) and key in message), None)
-        role = None if key is None else known.get(str(message[key]).strip().casefold())
+        role = None if key is None else known.get(_folded(message[key]))
         return message if role is None else {**message, "role": role}
 
     return [*map(named, messages)]
+
+
+def _folded(name: object) -> str:
+    """Write a name as all its spellings are: small letters, also of a dotted capital I, and accents in one form."""
+    return unicodedata.normalize("NFC", str(name).strip().casefold().replace("i\u0307", "i"))
 
 
 def read_turns(column: str, messages: Sequence[Any], where: str) -> list[Turn]:

@@ -103,10 +103,7 @@ def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
     """
     if path in row:
         return row[path]
-    parts = path.split(".")
-    # Columns may have dots in their names: the longest beginning that is a column.
-    own = next((place for place in range(len(parts) - 1, 0, -1) if ".".join(parts[:place]) in row), 0)
-    found = _walk(row[".".join(parts[:own])] if own else row, parts[own:], ABSENT)
+    found = _walk(row, path.split("."), ABSENT)
     if found is ABSENT and path in READ_AS:
         with suppress(UnscorableError):
             found = offered(row).get(path, ABSENT)
@@ -159,16 +156,19 @@ def paths_of(wanted: Sequence[str], row: Mapping[str, Any], mapping: Mapping[str
 def _walk(value: Any, parts: Sequence[str], default: Any) -> Any:
     for place, part in enumerate(parts):
         value = decoded_json(value)
-        if isinstance(value, Mapping) and part in value:
-            value = value[part]
-        elif part == EVERY and isinstance(value, Mapping | list | tuple):
+        # Names may have dots: the longest beginning that is one.
+        own = range(len(parts), place, -1) if isinstance(value, Mapping) else ()
+        name = next((end for end in own if ".".join(parts[place:end]) in value), 0)
+        if name:
+            return _walk(value[".".join(parts[place:name])], parts[name:], default)
+        if part == EVERY and isinstance(value, Mapping | list | tuple):
             rest = parts[place + 1 :]
             children = list(value.values() if isinstance(value, Mapping) else value)
             found = [one for child in children if (one := _walk(child, rest, ABSENT)) is not ABSENT]
             if EVERY in rest:
                 found = list(chain.from_iterable(found))
             return found or default
-        elif isinstance(value, list | tuple) and part.removeprefix("-").isdecimal() and len(part) < 10:
+        if isinstance(value, list | tuple) and part.removeprefix("-").isdecimal() and len(part) < 10:
             index = int(part)
             if not -len(value) <= index < len(value):
                 return default
@@ -208,11 +208,13 @@ def unwrapped(value: Any, *, texts: bool = True) -> Any:
         held = chosen[0].get("message") if isinstance(chosen[0], Mapping) else None
     if isinstance(held, Mapping) and is_messages(held.get("messages")):
         held = held["messages"]
+    if is_messages(held):  # an answer of OpenAI's responses begins with its reasoning
+        held = [one for one in held if is_message(one) or not (isinstance(one, Mapping) and "summary" in one)]
     if is_message(held):
         with suppress(UnscorableError):
             turn = turn_of(held, "the message")
             return turn.text if turn.lost is None else value
-    is_list = texts and isinstance(held, list) and held and all(isinstance(one, str) for one in held)
+    is_list = texts and isinstance(held, list) and all(one is None or isinstance(one, str) for one in held)
     return held if is_messages(held) or is_list else value
 
 

@@ -13,7 +13,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import count, pairwise
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.conversation import CHATS
+from geval_local.conversation import CHATS, READ_AS, TURN
 from geval_local.errors import UnscorableError
 from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, lookup, output_text, paths_of, text_of
 
@@ -44,6 +44,8 @@ _OF_ANSWERS = frozenset(
 )
 #: If a metric reads nothing about the item, the columns that other metrics would read.
 _USUAL = ("source", "question", "context", "conversation")
+#: What a conversation offers that is all of its turns, or those before the answer.
+_WHOLE_CHATS = ("conversation", "history")
 _CHANGE = "`group_by=COLUMN` changes it"
 _MERGE = "`rater_column=COLUMN` of the analyses merges their ratings"
 #: From this share of rows that repeat others on, they are thought to be ratings of the same texts.
@@ -139,16 +141,29 @@ class DocumentRule:
         """The field whose text is judged by itself, as none of a pair is; empty if there is none."""
         return "" if "output_a" in self.fields else self.answer
 
+    @property
+    def about_items(self) -> DocumentRule:
+        """The same without the judged text, for outputs that are held against each other."""
+        used = None if self.used is None else tuple(name for name in self.used if name != self.judged)
+        return replace(self, answer="", used=used)
+
     def output(self, row: Mapping[str, Any]) -> str | None:
         """Return the text of a row that is judged: the metric's, else that of the usual columns; None if none is."""
         return (self.text(row, self.judged) if self.judged else "") or output_text(row, self.mapping)
 
     def shown(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str | None, str | None]:
-        """Name the field that is judged, and the one about the item that differs most between rows; None without."""
+        """Name the field that is judged, and the one about the item that differs most between rows; None without.
+
+        Of a chat that is judged as a whole these are its last answer, and what it answers. A field that documents do
+        not go by, such as the passages that each system retrieved, is not shown.
+        """
         some = rows[:: max(1, len(rows) // 200)]
-        answer = self.answer or "output"
-        kinds = {name: len({text for row in some if (text := self.text(row, name))}) for name in self.item or _USUAL}
-        asked = max(kinds, key=lambda name: kinds[name], default=None)
+        is_chat = READ_AS.get(self.answer) in _WHOLE_CHATS and any(self.text(row, "output") for row in some)
+        answer = "output" if is_chat else self.answer or "output"
+        used = [name for name in self.used or () if name not in (answer, self.answer)]
+        item = [name for name in self.item if name in used] or self.item or ("question", *_USUAL)
+        kinds = {name: len({text for row in some if (text := self.text(row, name))}) for name in (*item, *used)}
+        asked = max(kinds, key=lambda name: (kinds[name] > 0, name in item, kinds[name]), default=None)
         is_told = any(self.text(row, answer) for row in some)
         return answer if is_told else None, asked if asked is not None and kinds[asked] else None
 
@@ -203,8 +218,9 @@ class DocumentCounts:
     may_be_one: bool = False
     #: Why a column that names documents was not taken.
     note: str = ""
-    #: Rows whose texts, and system, are those of an earlier row.
+    #: Rows whose texts, and system, are those of an earlier row; whether all rows of a document have the same texts.
     repeats: int = 0
+    is_of_texts: bool = False
 
     @property
     def is_grouped(self) -> bool:
@@ -339,11 +355,15 @@ class Documents:
         names = self._rule.names(row)
         if self._rule.group_by is None and self._rule.used is None:
             self._by = self._rule.named(row)
+        if TURN in row:  # a single conversation may have a number
+            self._order = None
         self._systems = _Column(self._rows, named=False)
         self._answer = _Column(self._rows, named=False) if self._rule.judged else None
         for name in dict.fromkeys((*names, *filter(None, (self._by,)))):
             self._columns[name] = _Column(self._rows, named=self._named)
-            self._shown[name] = self._rule.path(row, name)
+        self._shown = {
+            name: self._rule.path(row, name) for name in (*self._columns, *filter(None, (self._rule.judged,)))
+        }
 
     @property
     def counts(self) -> DocumentCounts:
@@ -358,13 +378,14 @@ class Documents:
     @property
     def names(self) -> list[str | None]:
         """The texts that name the rows' documents, whether or not rows share them; None if a row has none."""
-        columns = [self._columns[name] for name in self.counts.used]
+        columns = [self._column(name) for name in self.counts.used]
         known: dict[tuple[int, ...], str | None] = {(0,) * len(columns): None}
         found = []
         for codes in zip(*(column.hashes for column in columns), strict=True) if columns else [()] * self._rows:
             if codes not in known:
                 known[codes] = "\n".join(
-                    (column.texts or {}).get(code, "") for column, code in zip(columns, codes, strict=True)
+                    (column.texts or {}).get(code, f"{code:x}" * (code > 0))
+                    for column, code in zip(columns, codes, strict=True)
                 )
             found.append(known[codes])
         return found
@@ -387,6 +408,12 @@ class Documents:
             named = np.where(named == 0, codes, named)  # a row without falls back to what it is about
             used, note = self._chosen(used, codes, named)
             codes = named if used == [self._by] else codes
+        repeats = self._repeats(item)
+        is_open = self._rule.group_by is None and self._rule.judged not in used
+        if is_open and _kinds(codes) == 1 and repeats >= MOST_REPEATS * self._rows > 0:
+            # All rows are about one item, and people rated the same texts.
+            used = [*used, self._rule.judged]
+            codes = self._joined(used)
         missing = codes == 0
         codes = np.where(missing, alone, codes)
         distinct = np.unique(codes)
@@ -399,7 +426,8 @@ class Documents:
             int(distinct.size),
             len(used) == 1 and used[0] in DOCUMENT_FIELDS,
             note,
-            self._repeats(item),
+            repeats,
+            self._rule.judged in used,
         )
         return (counts, codes if counts.is_grouped else alone)
 
@@ -419,7 +447,11 @@ class Documents:
 
     def _joined(self, names: Sequence[str]) -> Codes:
         """Combine the hashes of several names; 0 where none has a value."""
-        return _combined([self._columns[name].codes for name in names], self._rows)
+        return _combined([self._column(name).codes for name in names], self._rows)
+
+    def _column(self, name: str) -> _Column:
+        """Return the values of a name, or of the judged text."""
+        return self._columns[name] if self._answer is None or name in self._columns else self._answer
 
     def _of_item(self, names: list[str]) -> list[str]:
         """Leave out the fields that differ between systems, such as the passages that each of them retrieved."""

@@ -39,6 +39,8 @@ class UnscoredReason:
     count: int
     #: Numbers of the first of these rows, at most `ROWS_NAMED`; after their file's name if there are several files.
     rows: tuple[int | str, ...]
+    #: Whether the others give the same reason, up to numbers.
+    is_shared: bool = True
 
     @property
     def known_code(self) -> str:
@@ -232,7 +234,7 @@ class _Counts:
         self.name = name
         self._rows = self._low_rows = 0
         # Reasons for rows without a figure, by their codes: text of the first, number of rows, and the first of them.
-        self._reasons: dict[tuple[str, str], tuple[str, int, list[int | str]]] = {}
+        self._reasons: dict[tuple[str, str], tuple[str, int, list[int | str], bool]] = {}
         self._thoughts = self._cut_thoughts = 0
         # Sum of the squared errors of the figures by thoughts; NaN if one of them is not known.
         self._thought_variance = self._thought_bias = 0.0
@@ -243,8 +245,9 @@ class _Counts:
         if result.error is not None:
             text = result.error.removeprefix(f"{where}: ").split("\n", 1)[0]
             key = kind_of(Cause(text, code_of(result.error)))
-            text, count, rows = self._reasons.get(key, (text, 0, []))
-            self._reasons[key] = (text, count + 1, [*rows, row or self._rows][:ROWS_NAMED])
+            first, count, rows, same = self._reasons.get(key, (text, 0, [], True))
+            same &= kind_of(first) == kind_of(text)
+            self._reasons[key] = (first, count + 1, [*rows, row or self._rows][:ROWS_NAMED], same)
             return False
         self._low_rows += result.label_mass < LOW_LABEL_MASS
         if result.thoughts is not None:
@@ -256,7 +259,7 @@ class _Counts:
 
     def _shared(self, known: int, masses: int) -> dict[str, Any]:
         """Return the figures that all summaries have; `known` rows have a figure, `masses` of them a label mass."""
-        reasons = [UnscoredReason(code, *own[:2], tuple(own[2])) for (code, _), own in self._reasons.items()]
+        reasons = [UnscoredReason(code, *own[:2], tuple(own[2]), own[3]) for (code, _), own in self._reasons.items()]
         return {
             "rows": self._rows,
             "low_mass_share": self._low_rows / masses if masses else math.nan,

@@ -32,6 +32,7 @@ from geval_local.analysis.results import (
     writers,
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
+from geval_local.conversation import named_turns
 from geval_local.errors import ConfigurationError, NotComparableError
 from geval_local.fields import beginning, shortened
 from geval_local.grouping import DocumentRule, Documents
@@ -397,9 +398,11 @@ class RunComparison(Study):
         if self.against_human:
             yield comparison_table(self.against_human).titled("which agrees better with people?", fold=FOLDED_TESTS)
         outputs = self.runs[0].outputs
+        named = dict(zip(outputs, named_turns(self.runs[0].rows.inputs(), [*outputs]), strict=True))
         for name, own in self.answered.items():
             rows = [
-                (key, a, b, f"{a - b:+.3f}", beginning(outputs.get(key) or "", BEGINNING)) for key, a, b in own.largest
+                (named[key], a, b, f"{a - b:+.3f}", beginning(outputs[key] or "", BEGINNING))
+                for key, a, b in own.largest
             ]
             if rows:
                 title = f"largest disagreements: {name}"

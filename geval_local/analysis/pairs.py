@@ -52,7 +52,7 @@ from geval_local.analysis.tables import (
 )
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup
-from geval_local.grouping import Documents
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.results import ResultRows
 from geval_local.runs.addresses import local_results
 from geval_local.statistics.coefficients import Coefficient
@@ -103,14 +103,14 @@ def sources_of(
         # Pairs say nothing about the rating scale of single outputs.
         scales = [run.rating_scale(run.one_metric(metric)) for run, key in runs if key is None]
         scales = scales or [RatingScale.of_people(runs[0][0].people, None)]
-        given = [(run.rows, run.path, run.collected) for run, key in runs if key is None]
+        given = [(run.rows, run.path, run.rule) for run, key in runs if key is None]
         if ratings is not None:  # what pairs record is a column of theirs
             rule = runs[0][0].rule
             rule = rule if runs[0][1] is None else replace(rule, used=None)
             rows = read_rows(local_results(str(ratings)))
-            given = [(rows, Path(ratings), Documents.of(rule, rows.inputs()))]
-        for (rows, path, collected), rated_on in zip(given, scales, strict=False):
-            people |= _ratings(rows, path, rating_field, collected, system, rated_on)
+            given = [(rows, Path(ratings), rule)]
+        for (rows, path, rule), rated_on in zip(given, scales, strict=False):
+            people |= _ratings(rows, path, rating_field, rule, system, rated_on)
     sources: list[Source] = []
     for run, key in runs:
         name = run.name if [other.name for other, _ in runs].count(run.name) == 1 else str(run.path)
@@ -120,7 +120,7 @@ def sources_of(
             sources.append(Source(name, found, outputs_of(found, people) if people else []))
             continue
         own_metric = run.one_metric(metric)
-        items = run.items(own_metric, documents=_documents(run.rows, run.path, run.collected))
+        items = run.items(own_metric, documents=_documents(run.rows, run.path, run.rule))
         _check_writers(items, run.rows, run.path)
         definition = run.origin(own_metric).definition
         # Preferences are for the better output, ratings have the direction of the scores.
@@ -150,12 +150,12 @@ def _ratings(
     rows: ResultRows,
     path: Path,
     human: str,
-    collected: Documents,
+    rule: DocumentRule,
     system: str | None,
     scale: RatingScale,
 ) -> Ratings:
     """Read people's ratings by document and system."""
-    groups = _documents(rows, path, collected).names
+    groups = _documents(rows, path, rule).names
     items = rated_items(rows, None, path, human=human, groups=groups, system=system, scale=scale)
     _check_writers(items, rows, path)
     found: dict[tuple[str, str], float] = {}
@@ -176,8 +176,9 @@ def _ratings(
     return found
 
 
-def _documents(rows: ResultRows, path: Path, collected: Documents) -> Grouped:
+def _documents(rows: ResultRows, path: Path, rule: DocumentRule) -> Grouped:
     """Name the documents, of which there may be one; outputs of the same document are compared."""
+    collected = Documents.of(rule.about_items, rows.inputs())
     if not collected.counts.is_about_items:
         hint = "Name it by `group_by=FIELD`."
         raise DataError(f"{path}: nothing says which outputs are for the same document", hint=hint)

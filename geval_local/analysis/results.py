@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -152,11 +153,13 @@ class Grouped(NamedTuple):
     names: list[str] | None
     #: Which rows are one document, in words.
     told: str
+    #: Whether all rows of a document have the same texts, and so the same score.
+    is_of_texts: bool = False
 
     @property
     def level(self) -> Level:
-        """The default level of correlations: within documents if rows share them, else pooled."""
-        return "pooled" if self.names is None else "summary"
+        """The default level of correlations: within documents if rows of other texts share them, else pooled."""
+        return "pooled" if self.names is None or self.is_of_texts else "summary"
 
 
 def grouped(
@@ -175,7 +178,9 @@ def grouped(
         row = rows.columns_of(place)
         raise missing_field(row, counts.given, f"{path}, row {row.number}", "to group by ")
     both = zip(names, rows.numbers, strict=True)
-    return Grouped([f"row {number}" if name is None else name for name, number in both], counts.told)
+    return Grouped(
+        [f"row {number}" if name is None else name for name, number in both], counts.told, counts.is_of_texts
+    )
 
 
 def writers(rows: ResultRows, path: str | Path, field: str | None = None) -> list[str]:
@@ -250,7 +255,7 @@ def system_of_columns(runs: Sequence[ScoredRun], columns: Sequence[str], system:
                 told = ", ".join(filter(None, found)) or "not named"
                 raise DataError(
                     f"{run.path}: no row is of the system {name!r}{nearest(name, filter(None, found))}",
-                    hint=f"Its systems are: {told}. Score the wide file with `system_columns={' '.join(columns)}`.",
+                    hint=f"Its systems are: {told}. Score the wide file with `system_columns={shlex.join(columns)}`.",
                 )
     return _MADE_SYSTEM
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import zipfile
 from collections.abc import Iterator
 from typing import Any
@@ -58,7 +59,8 @@ def _chosen(book: Any, path: File, name: str | None) -> str | None:
     if name is not None and name not in full:
         raise DataError(f"{path} has no sheet {name!r} with rows; sheets with rows: {', '.join(full) or 'none'}")
     if name is None and len(full) > 1:
-        raise DataError(f"{path} has rows on several sheets: {', '.join(full)}", hint=f"Name one: `rows={full[0]}`.")
+        told = f"{path} has rows on several sheets: {', '.join(full)}"
+        raise DataError(told, hint=f"Name one: `rows={shlex.quote(full[0])}`.")
     return name or next(iter(full), None)
 
 

@@ -16,7 +16,6 @@ from geval_local.errors import (
     FieldError,
     QuestionError,
     UnscorableError,
-    code_of,
 )
 from geval_local.fields import (
     ABSENT,
@@ -185,7 +184,7 @@ def readable_samples(samples: Sequence[Sample], where: str) -> list[Sample]:
         raise DataError(
             f"{where}: of its first {counted(len(samples), 'row')} none can be read; row {first.row}: {reason}",
             hint="Is it of the format that its name says? The header of a table stands in its first line."
-            if code_of(first.error or "") is ErrorCode.INVALID_ROW
+            if "raw" in first.fields
             else None,
         )
     return readable

@@ -113,7 +113,7 @@ def document_rule(
     `metrics` are those of interest, by their fields; by default all.
     """
     if manifest is None:
-        return DocumentRule.of(metrics or (), mapping=fields, group_by=group_by)
+        return DocumentRule.of(metrics or ([tuple(fields)] if fields else ()), mapping=fields, group_by=group_by)
     known = (tuple(metric.definition.fields) for metric in manifest.metrics.values())
     return DocumentRule.of(
         known if metrics is None else metrics,

@@ -488,12 +488,13 @@ def _is_same(shown: Any, score: float | None) -> bool:
 def with_figures(row: Mapping[str, Any], metrics: Collection[str] = ()) -> Mapping[str, Any]:
     """Gather a CSV row's ``metric.figure`` columns into one object, as in the other formats.
 
-    A column is a figure if the manifest names its metric, or if the metric has both a score and an error column.
+    A column is a figure if the manifest names its metric, or if there is a mass or an error beside the score.
     """
     if "geval" in row:
         return row
     names = [str(name)[: -len(".score")] for name in row if str(name).endswith(".score")]
-    scored = {name for name in names if name and (name in metrics or f"{name}.error" in row)}
+    others = ("error", "label_mass")
+    scored = {name for name in names if name and (name in metrics or any(f"{name}.{one}" in row for one in others))}
     columns: dict[str, Any] = {}
     scores: dict[str, dict[str, Any]] = {}
     for column, value in row.items():

@@ -9,6 +9,7 @@ import csv
 import gzip
 import json
 import re
+import shlex
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -555,13 +556,13 @@ def _read_json(path: File, encoding: str | None, rows: str | None = None) -> Ite
         f"; lists of objects in it: {', '.join(f'{name} ({size})' for name, size in inside.items())}" if inside else ""
     )
     if rows is not None:
-        found = field_value({"": found}, f".{rows}") if isinstance(found, dict) else None
+        found = field_value(found, rows) if isinstance(found, dict) else None
         if not isinstance(found, list):
             raise DataError(f"{path} holds no list at {rows!r}{nearest(rows, inside)}{told}")
     if not isinstance(found, list):
         raise DataError(
             f"{path} holds one {type(found).__name__}, not a list of objects{told}",
-            hint=f"Name the list: `rows={next(iter(inside))}`."
+            hint=f"Name the list: `rows={shlex.quote(next(iter(inside)))}`."
             if inside
             else "Put the rows in a list: [{...}, {...}], or write one object per line and name the file .jsonl.",
         )
@@ -573,7 +574,7 @@ def _lists_in(value: Any, levels: int = 3) -> dict[str, int]:
     """List the paths of lists of objects inside of an object, with their lengths."""
     found: dict[str, int] = {}
     for name, item in value.items() if isinstance(value, dict) and levels else ():
-        if isinstance(item, list) and item and all(isinstance(one, dict) for one in item):
+        if isinstance(item, list) and any(isinstance(one, dict) for one in item):
             found[name] = len(item)
         found |= {f"{name}.{inner}": size for inner, size in _lists_in(item, levels - 1).items()}
     return found

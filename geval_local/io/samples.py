@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -157,8 +158,8 @@ class Sample:
 
 def _readable(value: Any, what: str, column: str, *, is_one: bool) -> Any:
     """Decode a cell that holds messages or a list of texts; of an output (`is_one`), a list is several."""
-    held = unwrapped(value, texts=not is_one) if isinstance(value, str) else value
-    if held is not value:
+    held = unwrapped(value, texts=not is_one)
+    if isinstance(value, str) and held is not value:
         say_once(f"cells of the column {column!r} hold messages or lists as code: they are read as what they are")
     if is_one and isinstance(held, list | tuple) and len(held) == 1:
         return unwrapped(held[0])
@@ -167,7 +168,7 @@ def _readable(value: Any, what: str, column: str, *, is_one: bool) -> Any:
         raise FieldError(
             f"{what} is a list of {len(texts)} texts, and a judge rates one",
             ErrorCode.NOT_TEXT,
-            hint=f"`system_columns={column}` scores each as a candidate; join them if they are one text.",
+            hint=f"`system_columns={shlex.quote(column)}` scores each as a candidate; join them if they are one text.",
         )
     return held
 

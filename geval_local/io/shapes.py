@@ -128,8 +128,12 @@ def _candidates(values: Mapping[str, Any], prompt: Any) -> Iterator[tuple[str, A
 def _by_turn(sample: Sample, speaker: str) -> Iterator[Sample]:
     """Yield the turns of a speaker, each with what came before; one that a judge cannot see has the reason."""
     found = messages_of(sample.fields)
-    if found is None or TURN in sample.fields:  # a row of results is already a turn
+    if TURN in sample.fields:  # a row of results is already a turn
         yield sample
+        return
+    if found is None:
+        told = f"there is no conversation; the columns are: {', '.join(sample.fields)}. `turns_at` says where it is"
+        yield sample.lost(told, ErrorCode.MISSING_FIELD)
         return
     column, messages = found
     apart = {name: value for name, value in sample.fields.items() if name in _OF_TURN}
@@ -173,7 +177,8 @@ def _lost_at(turns: list[Turn], place: int) -> FieldError | None:
 
 def _numbered(sample: Sample, fields: Mapping[str, Any], document: str, part: object, mark: str) -> dict[str, Any]:
     """Return the columns of a part of a row, with an id of its own and the document that all parts share."""
-    own = fields.get("id")
+    own = None if fields.get("id") == "" else fields.get("id")
     where = sample.where if "file" in fields else f"row {sample.row}"
-    named = {} if any(fields.get(name) not in (None, "") for name in DOCUMENT_FIELDS) else {document: own or where}
+    is_named = any(fields.get(name) not in (None, "") for name in DOCUMENT_FIELDS)
+    named = {} if is_named else {document: where if own is None else own}
     return {**fields, **({} if own is None else {"id": f"{own}{mark}{part}"}), **named}

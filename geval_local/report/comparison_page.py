@@ -14,6 +14,7 @@ from geval_local.analysis.comparison import RunComparison, SystemComparison
 from geval_local.analysis.ratings.values import read_ratings
 from geval_local.analysis.results import ScoredRun, has_ids, row_keys
 from geval_local.analysis.tables import agreement_table, comparison_table
+from geval_local.conversation import named_turns
 from geval_local.io.columns import as_text
 from geval_local.io.results import ResultRows, numbered
 from geval_local.io.rows import Row
@@ -193,7 +194,7 @@ def _data(study: RunComparison, names: Sequence[str], pairing: Pairing) -> dict[
         "columns": held.columns,
         **named_columns(held, [name for name, _ in columns], known, first.rule),
         "group": -1,
-        "keys": [as_text(key) for key in pairing.places],
+        "keys": [as_text(key) for key in named_turns(known, [*pairing.places])],
         "rows": [one.number for one in known],
         "metrics": metrics,
     }

@@ -160,7 +160,7 @@ def named_columns(
     """Find the columns of the judged text, of what it answers, and of the system; -1 if there is none.
 
     What a row's text answers is the field about the item that differs most between rows. Texts that are in no column,
-    such as the turns of a chat, get one.
+    such as the turns of a chat, or are no texts there, such as a list of passages, get one.
     """
     folded = [name.strip().casefold() for name in names]
     found = {
@@ -173,7 +173,8 @@ def named_columns(
         if field is None:
             continue
         paths = {"" if rule.value(row, field) is None else rule.path(row, field) for row in rows}
-        if len(paths) == 1 and paths <= {*names}:
+        is_text = all(as_text(rule.value(row, field)) == rule.text(row, field) for row in rows)
+        if is_text and len(paths) == 1 and paths <= {*names}:
             found[place] = names.index(min(paths))
         elif paths - {""}:
             found[place] = len(names)

@@ -25,7 +25,7 @@ from geval_local.analysis.results import (
     writers,
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, correlation_table, folded
-from geval_local.conversation import turn_name
+from geval_local.conversation import named_turns
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
 from geval_local.report.headline import answer, matrix, tab_title, unscored_once, written_on
@@ -115,10 +115,7 @@ class RunPage:
     def keys(self) -> list[str]:
         """Names of the rows."""
         rows = self.run.rows
-        turns = [turn_name(row) for row in rows.inputs()]
-        if None not in turns and len(set(turns)) == len(turns):
-            return [*map(str, turns)]
-        return row_keys(rows) if has_ids(rows) else [*map(str, rows.numbers)]
+        return named_turns(rows.inputs(), row_keys(rows) if has_ids(rows) else [*map(str, rows.numbers)])
 
     @cached_property
     def items(self) -> dict[str, list[ScoredItem]]:

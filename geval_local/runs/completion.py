@@ -8,12 +8,12 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from geval_local.errors import ConfigurationError, DataError, ErrorCode, GevalError, Interrupted, OutputError, ReadError
-from geval_local.grouping import Documents
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.places import File, file_at
 from geval_local.io.result_manifest import AskedQuestion, ResultManifest, ScoredMetric, read_manifest
 from geval_local.io.rows import read_rows, rows_and_failure
@@ -77,6 +77,8 @@ class RunResult:
         Where results were to go.
     unreadable : list of str
         Files of several that could not be read, or not to their end, and why.
+    rule : DocumentRule
+        What decided which rows are one document.
     slicings : list of Slicing
         How columns cut the rows, where slices were asked for; their figures are in the summaries.
     """
@@ -96,6 +98,7 @@ class RunResult:
     manifest: RunManifest
     target: Target
     unreadable: list[str] = field(default_factory=list)
+    rule: DocumentRule = field(default_factory=DocumentRule)
     slicings: list[Slicing] = field(default_factory=list)
 
     @property
@@ -285,6 +288,7 @@ class Completion:
             manifest=run.manifest,
             target=self.target,
             unreadable=self.unreadable,
+            rule=replace(self.rule, used=self.documents.counts.used),
             slicings=self.slicings,
         )
 

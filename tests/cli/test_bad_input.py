@@ -205,3 +205,13 @@ def test_a_zone_that_pytz_does_not_know_is_no_defect(here, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "z.parquet beyond row 1: UnknownTimeZoneError: 'Nope/Zone'; mend the file" in done.stderr
     assert "convert the column to UTC" in done.stderr
+
+
+def test_a_reason_that_not_all_rows_of_a_code_give_names_its_row(here):
+    rows = [{"source": "s", "output": one} for one in ("x", "", None, 5, 6)]
+    (here / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = score(here, "in.jsonl")
+    assert done.exit_code == 0, done.stderr
+    told = " ".join(done.stdout.split())
+    assert "2 x empty_field: the field 'output' is empty (rows 2, 3; this is of row 2)" in told
+    assert "2 x not_text: the field 'output' is a number, not text (rows 4, 5)" in told

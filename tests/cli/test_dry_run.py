@@ -110,7 +110,7 @@ def test_what_the_judge_reads_is_shown_with_its_columns_and_what_each_step_leave
     done = run("score", "chats.jsonl", "--judge", "judge", "--dry-run", *asked, home=here / "home")
     assert done.exit_code == 0, done.stderr
     told = done.stdout
-    assert "the first 3 rows, which make 4 samples: 3 can be read\n" in told
+    assert "the first 3 rows, which make 4 samples: 2 can be read\n" in told
     assert "conversation/turn_helpfulness: 2 of 4 have all texts\n" in told
     assert "    history: User: Why?\n    output: Because \\x1b[2J.\n" in told
     assert (

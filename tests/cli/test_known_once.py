@@ -11,6 +11,7 @@ from cli_run import read_rows, run, write_rows
 from html_page import Page
 from scipy import stats
 
+from geval_local import read_results
 from geval_local.io.result_manifest import read_manifest
 from geval_local.judge.judge import Judge
 from geval_local.testing import MockJudge
@@ -251,3 +252,144 @@ def test_comparisons_of_pairs_are_no_ratings_of_one_text(here):
     assert "repeat" not in record(here, "compare", "pairs.jsonl", "pairs.jsonl")["grouping"]
     assert run("report", "pairs.jsonl", "-o", "page.html", home=here).exit_code == 0
     assert "rows repeat" not in Page((here / "page.html").read_text(encoding="utf-8")).text
+
+
+def shown_on_page(here, *arguments):
+    """Write a page of results; return its judged texts, what they answer, and the rows' names."""
+    assert run(*arguments, home=here).exit_code == 0
+    data = Page((here / arguments[-1]).read_text(encoding="utf-8")).data
+    output, source = (
+        [data["texts"][place] for place in data["columns"][data[name]]["v"]] for name in ("output", "source")
+    )
+    return output, source, data["keys"]
+
+
+def test_a_page_and_the_terminal_show_the_field_that_tells_documents_apart(here):
+    """Not the topic, which comes first and is one of three; nor the passages, which every system retrieved itself."""
+    rows = [
+        {
+            "topic": f"Topic {place % 3}",
+            "question": f"Why {place}?",
+            "context": [f"{system} found {place}.", f"{system} also found {place}."],
+            "answer": f"{system} {place}",
+            "system": system,
+        }
+        for place in range(9)
+        for system in ("old", "new")
+    ]
+    write_rows(here / "rows.jsonl", rows)
+    fields = "{topic: Topic, question: Question, context: Passages, output: Answer}"
+    (here / "worth.yaml").write_text(METRIC.format(fields=fields), encoding="utf-8")
+    command = ("score", "rows.jsonl", "-m", "worth.yaml", "--lowest", "1", "-o", "out.jsonl")
+    told = [
+        run(*command, home=here).stdout,
+        run("report", "out.jsonl", "--lowest", "1", "-o", "a.html", home=here).stdout,
+    ]
+    assert all(re.search(r"question: Why \d\?\n +output: (old|new) \d\n", one) for one in told)
+    assert "topic:" not in "".join(told)
+    _, asked, _ = shown_on_page(here, "report", "out.jsonl", "-o", "page.html")
+    assert asked == [row["question"] for row in rows]
+
+
+def test_a_page_shows_lists_and_chats_in_a_column_as_they_are_scored(here):
+    chats = [[("user", f"What is {place}?"), ("assistant", "Which one?"), ("user", "All.")] for place in range(6)]
+    rows = [
+        {"asked": [{"role": role, "content": text} for role, text in chat], "reply": f"So {place}."}
+        for place, chat in enumerate(chats)
+    ]
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields="{question: Q, output: A}"), encoding="utf-8")
+    mapped = ("--field", "question=asked", "--field", "output=reply")
+    assert run("score", "rows.jsonl", "-m", "worth.yaml", *mapped, "-o", "out.csv", home=here).exit_code == 0
+    output, asked, _ = shown_on_page(here, "report", "out.csv", "-o", "page.html")
+    assert output == [f"So {place}." for place in range(6)]
+    assert asked == [f"User: What is {place}?\n\nAssistant: Which one?\n\nUser: All." for place in range(6)]
+
+
+def test_of_a_chat_that_is_judged_as_a_whole_the_last_answer_is_shown(here):
+    chats = [("user", "Hello."), ("assistant", "Hi."), ("user", "Why?"), ("assistant", "So.")]
+    rows = [{"messages": [{"role": role, "content": f"{text} {at}"} for role, text in chats]} for at in range(4)]
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields="{conversation: Chat}"), encoding="utf-8")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "-o", "out.jsonl", home=here)
+    assert re.search(r"question: Why\? \d\n +output: So\. \d\n", done.stdout)
+    output, asked, _ = shown_on_page(here, "report", "out.jsonl", "-o", "page.html")
+    assert output == [f"So. {at}" for at in range(4)]
+    assert asked == [f"Why? {at}" for at in range(4)]
+
+
+def test_rows_of_the_same_texts_are_shown_once(here):
+    rows = [{"story": f"Tale {at}", "worker": who, "rating": 3} for at in range(4) for who in "abc"]
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields="{story: Story}"), encoding="utf-8")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "--lowest", "4", "-o", "out.jsonl", home=here)
+    again = run("report", "out.jsonl", "--lowest", "4", "-o", "page.html", home=here)
+    for one in (done, again):
+        assert sorted(re.findall(r"story: (Tale \d)", one.stdout)) == [f"Tale {at}" for at in range(4)]
+        assert one.stdout.count("2 more rows of the same texts") == 4
+
+
+def test_a_comparison_names_turns_by_their_numbers(here):
+    (here / "worth.yaml").write_text(METRIC.format(fields="{question: Q, output: A}"), encoding="utf-8")
+    for name in ("old", "new"):
+        said = [("user", "What?"), ("assistant", f"This {name}."), ("user", "Why?"), ("assistant", "So.")]
+        chat = [{"role": role, "content": text} for role, text in said]
+        write_rows(here / f"{name}.jsonl", [{"id": one, "messages": chat} for one in ("late-fee", "refund")])
+        given = ("score", f"{name}.jsonl", "-m", "worth.yaml", "-j", "smol", "--turns", "assistant")
+        assert run(*given, "-o", f"{name}.out.jsonl", home=here).exit_code == 0
+    done = run("compare", "old.out.jsonl", "new.out.jsonl", "--across", "input", home=here)
+    assert "turn 1 of late-fee" in done.stdout
+    command = ("compare", "old.out.jsonl", "new.out.jsonl", "--across", "input", "--page", "page.html")
+    output, asked, names = shown_on_page(here, *command)
+    assert names == [f"turn {turn} of {chat}" for chat in ("late-fee", "refund") for turn in (1, 2)]
+    assert (output, asked) == (["This old.", "So."] * 2, ["What?", "Why?"] * 2)
+
+
+def test_pairs_are_shown_by_what_they_answer(here):
+    rows = [{"question": f"Why {at}?", "answer": f"{bot} {at}", "system": bot} for at in range(5) for bot in "AB"]
+    write_rows(here / "rows.jsonl", rows)
+    done = run("pairs", "rows.jsonl", "-m", "assistant/helpfulness", "-j", "smol", "-o", "pairs.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    told = run("report", "pairs.jsonl", "-o", "page.html", home=here).stdout
+    assert re.search(r"Why \d\?", told)
+    sides = [{"prompt": f"Why {at}?", "output_a": f"A {at}", "output_b": f"B {at}"} for at in range(5)]
+    write_rows(here / "given.jsonl", sides)
+    command = ("pairs", "given.jsonl", "-m", "assistant/helpfulness", "-j", "smol", "--given", "plain")
+    assert run(*command, "-o", "judged.jsonl", home=here).exit_code == 0
+    told = run("report", "judged.jsonl", "-o", "page.html", "--overwrite", home=here).stdout
+    assert re.search(r"question: Why (\d)\?\n +output_a: A \1\n +output_b: B \1\n", told)
+
+
+@pytest.mark.parametrize("fields", ["{story: Story}", "{prompt: Prompt, story: Story}"])
+def test_one_row_per_rating_of_one_prompt(here, fields):
+    """Three ratings of a story are no three documents, also where nothing else tells documents apart."""
+    rows = [
+        {"prompt": "Tell a tale.", "story": f"Tale {at}" + " and so" * (at % 4), "worker": who, "rating": 1 + rated % 5}
+        for at in range(12)
+        for who, rated in (("ann", at), ("ben", at + at % 3), ("eve", 3 * at))
+    ]
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields=fields), encoding="utf-8")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "-o", "out.jsonl", home=here)
+    assert "for other documents like these 12 (" in done.stderr or "for other stories like these 12 (" in done.stderr
+    scores = [row["geval"]["worth"]["score"] for row in read_rows(here / "out.jsonl")]
+    found = record(here, "meta-eval", "out.jsonl", "--human", "rating")["correlations"]["pooled"]["smol"]["worth"]
+    assert found["spearman"]["value"] == pytest.approx(
+        stats.spearmanr(scores, [row["rating"] for row in rows]).statistic
+    )
+    assert found["groups"] == 12
+    assert record(here, "calibrate", "out.jsonl", "--human", "rating", "-o", "c.json")["held_out"]["groups"] == 12
+
+
+def test_a_frame_of_results_is_read_again(here):
+    """A frame has no manifest: its figures tell themselves, and mapped fields say what rows are about."""
+    pytest.importorskip("pandas")
+    pytest.importorskip("polars")
+    scored(here, "mapped")
+    kept = read_results(here / "out.jsonl")
+    for frame in (kept.to_pandas(), kept.to_polars()):
+        again = read_results(frame, fields={"question": "user message", "output": "bot reply"})
+        assert again.metrics == ["worth"]
+        assert [one.value for one in again.scores("worth")] == [one.value for one in kept.scores("worth")]
+        assert again.documents.names == kept.documents.names
+        assert again.documents.told == kept.documents.told

@@ -187,6 +187,7 @@ def test_resuming_says_what_is_there(here, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_ends_the_writing_of_steps(here, number):
     before = {path.name for path in here.iterdir()}

@@ -201,3 +201,25 @@ def test_a_row_alone_shows_its_document():
 def test_the_field_that_is_judged_is_not_about_the_item(fields, answer, item):
     assert answer_field(fields) == answer
     assert item_fields(fields) == item
+
+
+def test_ratings_of_the_same_texts_are_no_documents_although_all_rows_are_about_one_item():
+    """One prompt, four stories, three raters each: as documents, a story would be in training and test."""
+    made = [
+        {"prompt": "Tell a tale.", "story": f"Tale {at}", "model": at % 2, "worker": who}
+        for at in range(4)
+        for who in "abc"
+    ]
+    rule = DocumentRule.of([("prompt", "story")])
+    documents = Documents.of(rule, made)
+    assert partition(documents.codes.tolist()) == [at for at in range(4) for _ in "abc"]
+    assert "rows with the same prompt and story count as one document" in documents.counts.told
+    assert len(set(documents.names)) == 4
+    # Readers of results decide the same by what was used.
+    again = Documents.of(DocumentRule.of([("prompt", "story")], used=documents.counts.used), made)
+    assert partition(again.codes.tolist()) == partition(documents.codes.tolist())
+    # Outputs that are held against each other are about the item; a named column decides; few repeats are none.
+    assert Documents.of(rule.about_items, made).counts.used == ("prompt",)
+    assert Documents.of(DocumentRule.of([("prompt", "story")], group_by="prompt"), made).counts.distinct == 1
+    few = [row | {"story": f"Tale {place if place > 1 else 0}"} for place, row in enumerate(made)]
+    assert not Documents.of(rule, few).counts.is_grouped

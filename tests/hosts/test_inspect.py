@@ -172,6 +172,7 @@ def test_a_log_of_another_metric_than_the_preset_is_not_scored_as_if_it_were_tha
 
 
 @pytest.mark.slow
+@pytest.mark.sweep("entry point")
 @pytest.mark.parametrize("by", ["file", "entry point"])
 def test_inspect_score_on_the_command_line(tmp_path, by):
     if by == "entry point" and not entry_points(group="inspect_ai", name="geval_local"):

@@ -90,12 +90,12 @@ def test_a_row_that_is_too_long_is_named_and_the_others_are_read(tmp_path):
 
 
 def test_a_sheet_is_chosen_by_its_name_where_several_hold_rows(tmp_path):
-    path = book(tmp_path / "in.xlsx", ("Mai", ROWS), ("Juni", ROWS[:2]), ("Notizen", []))
-    with pytest.raises(DataError, match="has rows on several sheets: Mai, Juni") as caught:
+    path = book(tmp_path / "in.xlsx", ("Im Mai", ROWS), ("Juni", ROWS[:2]), ("Notizen", []))
+    with pytest.raises(DataError, match="has rows on several sheets: Im Mai, Juni") as caught:
         list(read_samples(path))
-    assert caught.value.hint == "Name one: `rows=Mai`."
-    assert len(list(read_samples(path, rows="Mai"))) == 2
-    with pytest.raises(DataError, match="has no sheet 'Juli' with rows; sheets with rows: Mai, Juni"):
+    assert caught.value.hint == "Name one: `rows='Im Mai'`."
+    assert len(list(read_samples(path, rows="Im Mai"))) == 2
+    with pytest.raises(DataError, match="has no sheet 'Juli' with rows; sheets with rows: Im Mai, Juni"):
         list(read_samples(path, rows="Juli"))
 
 

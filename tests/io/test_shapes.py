@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import shlex
 
 import pytest
 from cli_run import judge_directory, run, write_rows
 
 from geval_local import Metric
-from geval_local.errors import ConfigurationError, DataError, FieldError
+from geval_local.errors import ConfigurationError, DataError, FieldError, UnscorableError
 from geval_local.fields import decoded_json, field_value
 from geval_local.io.input_checks import check_input
 from geval_local.io.input_files import find_files, read_input
@@ -112,6 +113,13 @@ def test_lists_and_messages_in_a_cell_are_read_as_what_they_are(cell, field, tex
     assert (repr(column) in caplog.text) == (text != cell)
 
 
+@pytest.mark.parametrize(("cell", "told"), [("[]", "is an empty list"), ("['a', None]", "item 2 is null")])
+def test_a_list_in_a_cell_that_lacks_texts_is_unscored_as_elsewhere(cell, told):
+    for value in (cell, decoded_json(cell)):
+        with pytest.raises(UnscorableError, match=told):
+            Sample({"context": value}).texts(["context"])
+
+
 def test_what_numpy_prints_is_not_joined():
     assert decoded_json("['a' 'b']") == "['a' 'b']"
     assert decoded_json("['a', 'b']") == ["a", "b"]
@@ -144,6 +152,12 @@ def test_rows_inside_of_an_envelope_are_named_and_taken(tmp_path, monkeypatch):
         "holds one dict, not a list of objects; lists of objects in it: results.results (3), " in caught.value.message
     )
     assert caught.value.hint == "Name the list: `rows=results.results`."
+    for named in ("eval.samples", "my runs"):
+        (tmp_path / "named.json").write_text(json.dumps({"run": {named: [*rows, "none"]}}))
+        with pytest.raises(DataError) as caught:
+            check_input("named.json", [Metric.load(ANSWER)])
+        assert caught.value.hint == f"Name the list: `rows={shlex.quote(f'run.{named}')}`."
+        assert len(check_input("named.json", [Metric.load(ANSWER)], RunOptions(rows=f"run.{named}"))) == 4
     with pytest.raises(DataError, match=r"no list at 'results\.result'; did you mean 'results\.results'"):
         check_input("run.json", [Metric.load(ANSWER)], RunOptions(rows="results.result"))
     judged = ("run.json", "-m", ANSWER, "-j", judge_directory(), "--rows", "results.results")
@@ -173,6 +187,7 @@ def test_a_path_leads_into_a_column_whose_name_has_dots():
     row = {"gen_ai.output.messages": said, "gen_ai": {"output": "another"}}
     assert field_value(row, "gen_ai.output.messages.0.parts.0.content") == "The gate."
     assert field_value(row, "gen_ai.output") == "another"
+    assert field_value({"attributes": row}, "attributes.gen_ai.output.messages.0.parts.0.content") == "The gate."
     assert Sample(row, mapping={"output": "gen_ai.output.messages"}).texts(["output"]) == {"output": "The gate."}
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 
 import pytest
 from cli_run import judge_directory, run, write_rows
 
 from geval_local import Metric
 from geval_local.errors import DataError
+from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.input_checks import check_input
 from geval_local.io.input_files import find_files, read_input
 from geval_local.io.samples import Sample
@@ -128,8 +130,25 @@ def test_roles_in_another_language_are_mapped_or_named():
         "output": "Çünkü.",
         "history": "User: Neden?",
     }
+    other = [{"role": "öğrenci", "content": "Neden?"}, {"role": "VELİ", "content": "Peki?"}, chat[1]]
+    (row,) = turns({"messages": other}, roles=[unicodedata.normalize("NFD", one) for one in roles])
+    assert row.texts(["history"]) == {"history": "User: Neden?\n\nUser: Peki?"}
     (whole,) = Shape(RunOptions(roles=roles)).samples(Sample({"messages": chat}))
     assert whole.texts(["output"]) == {"output": "Çünkü."}
+
+
+@pytest.mark.parametrize("name", [0, 1, "late"])
+def test_one_chat_is_one_document_whatever_it_is_called(name):
+    rows = [row.fields for row in turns({"id": name, "messages": said("One?", "1.", "Two?", "2.", "Three?", "3.")})]
+    assert [(row["id"], row["conversation_id"]) for row in rows] == [(f"{name}#{n}", name) for n in (1, 2, 3)]
+    for fields in (("history", "output"), ("system_prompt", "history", "output"), ("question", "output")):
+        counts = Documents.of(DocumentRule.of([fields]), rows).counts
+        assert (counts.is_grouped, counts.distinct, counts.columns) == (True, 1, ("conversation_id",))
+
+
+def test_an_id_that_is_empty_is_none():
+    rows = turns({"id": "", "messages": said("One?", "1.")})
+    assert (rows[0].fields["id"], rows[0].fields["conversation_id"]) == ("", "row 4")
 
 
 def test_messages_at_a_path_and_in_two_columns():
@@ -219,6 +238,33 @@ def test_forms_of_messages_are_read_alike(form):
     }
     whole = Sample({"messages": FORMS[form]})
     assert whole.texts(["output", "context"]) == {"output": "1.", "context": "gold"}
+
+
+def test_an_answer_of_responses_is_its_text_without_the_reasoning():
+    answer = [FORMS["responses"][1], FORMS["responses"][-1]]
+    for value in (answer, json.dumps(answer)):
+        assert Sample({"output": value}).texts(["output"]) == {"output": "1."}
+
+
+def test_what_the_server_called_itself_is_named_and_no_turn():
+    asked, *_, answer = FORMS["responses"]
+    (turn,) = turns({"messages": [asked, {"type": "web_search_call", "id": "w"}, answer]})
+    assert turn.texts(["question", "history"]) == {
+        "question": "One?",
+        "history": "User: One?\n\nAssistant: [web_search_call]",
+    }
+    assert turn.fields["not_shown"] == "message 2: web_search_call"
+
+
+def test_a_row_without_a_conversation_is_no_turn(tmp_path):
+    (lost,) = turns({"id": "x", "question": "Q?", "output": "A."})
+    assert "there is no conversation; the columns are: id, question, output" in str(lost.error)
+    with pytest.raises(DataError, match="there is no conversation"):
+        check_input(
+            str(write_rows(tmp_path / "d.jsonl", [{"question": "Q?", "output": "A."}])),
+            [Metric.load("assistant/helpfulness")],
+            RunOptions(turns="assistant"),
+        )
 
 
 def test_a_photo_that_gemini_holds_is_none_of_the_text():

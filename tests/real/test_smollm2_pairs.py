@@ -59,10 +59,9 @@ def check_pairs(judge: Judge, items: list[dict[str, str]]) -> None:
     assert sum(right.values()) >= 0.85 * len(items) * len(METRICS), right
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("items", [ITEMS[:5], ITEMS], ids=["five texts", "all"])
-def test_the_better_of_two_summaries_scores_higher(judge, items):
-    check_pairs(judge, items)
+@pytest.mark.nightly  # of the weights, which no change of code moves, as are the others that are nightly here
+def test_the_better_of_two_summaries_scores_higher(judge):
+    check_pairs(judge, ITEMS)
 
 
 def test_nano_scores_the_better_of_two_summaries_higher():
@@ -78,12 +77,6 @@ def won_by(judge: Judge, trap: str, items: list[dict[str, str]]) -> dict[str, in
     return won
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("trap", TRAPS)
-def test_a_trap_does_not_win(judge, trap):
-    assert sum(won_by(judge, trap, ITEMS[:3]).values()) <= 3
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("trap", TRAPS)
 def test_a_trap_does_not_win_on_any_text(judge, trap):
@@ -91,7 +84,7 @@ def test_a_trap_does_not_win_on_any_text(judge, trap):
     assert sum(won.values()) <= 0.15 * len(ITEMS) * len(METRICS), won
 
 
-@pytest.mark.nightly  # of the weights, which no change of code moves
+@pytest.mark.nightly
 def test_labels_hold_nearly_all_probability(judge):
     for dimension in METRICS.values():
         metric = Metric.load(f"summarization/{dimension}").with_steps(())
@@ -109,6 +102,7 @@ def test_words_and_the_labels_of_pairs_hold_nearly_all_probability(judge):
     assert min(score.label_mass for score in scores) > 0.95
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["assistant/helpfulness", "style/professionalism"])
 def test_its_list_of_steps_asks_for_the_score_once_and_ends(judge, name):
     steps = write_steps(judge, Metric.load(name)).steps

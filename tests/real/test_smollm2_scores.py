@@ -159,7 +159,7 @@ def test_judges_check_passes(smollm2, tmp_path):
     assert np.isfinite(record["example"]["score"])
 
 
-@pytest.mark.sweep
+@pytest.mark.nightly  # of the weights
 @pytest.mark.parametrize("name", ["assistant/helpfulness", "style/conciseness", "assistant/instruction_following"])
 def test_presets_for_assistants_are_answered_and_tell_good_from_bad(judge, name):
     """On rows that were written for this after the presets, six pairs each; with so small a judge only on average."""

@@ -317,7 +317,7 @@ def rows_in(output):
 @pytest.mark.slow
 def test_the_command_is_killed_and_says_the_same_bytes_in_the_end(tmp_path, monkeypatch):
     """Processes of their own with a real model, killed when some more rows are committed than the last one left."""
-    rows = [{"state": f"Tale {n // 3}, told by the fire on a long evening. Ending {n}."} for n in range(240)]
+    rows = [{"state": f"Tale {n // 3}, told by the fire on a long evening. Ending {n}."} for n in range(120)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "q.json").write_text(
         json.dumps({"wet": QUESTIONS["wet"], "a tale": {**QUESTIONS["wet"], "rotations": 2}})
@@ -334,7 +334,7 @@ def test_the_command_is_killed_and_says_the_same_bytes_in_the_end(tmp_path, monk
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        wanted = kept + chance.randint(1, 250)
+        wanted = kept + chance.randint(1, 125)
         while process.poll() is None and rows_in(output) < wanted:
             time.sleep(0.01)
         process.kill()

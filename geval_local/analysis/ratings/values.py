@@ -25,24 +25,25 @@ from geval_local.wording import say_once
 #: How JSON, Python and CSV files write the ratings yes and no.
 _YES_AND_NO = {"true": 1.0, "false": 0.0}
 #: How people write that nobody rated.
-_UNRATED = ("", "na", "n/a", "nan", "none", "null", "-")
+_UNRATED = ("", "na", "n/a", "nan", "none", "null", "-", "\u2013", "\u2014")
 _ONE = r"(-?\d+(?:[.,]\d+)?)"
 #: How people write a number -> how it is read, given the match and the scale; infinity if the scale does not say.
 _WRITTEN: Mapping[re.Pattern[str], Callable[[re.Match[str], RatingScale], float]] = {
     re.compile(pattern, re.IGNORECASE): read
     for pattern, read in {
         r"([★⭐]+)(½?)☆*": lambda found, scale: len(found[1]) + 0.5 * len(found[2]),
-        rf"{_ONE}\s*/\s*{_ONE}": lambda found, scale: (
-            _decimal(found[1]) if _decimal(found[2]) == scale.high else math.inf
+        rf"{_ONE}\s*(?:/|out of)\s*{_ONE}": lambda found, scale: (
+            _decimal(found[1], scale) if _decimal(found[2], scale) == scale.high else math.inf
         ),
-        rf"{_ONE}\s*%": lambda found, scale: _decimal(found[1]) * {100: 1, 1: 0.01}.get(scale.high, math.inf),
-        rf"{_ONE}(?:\s*stars?|\s*[-\u2013:(=]\s*[^\d\s].*)?": lambda found, scale: _decimal(found[1]),
+        rf"{_ONE}\s*%": lambda found, scale: _decimal(found[1], scale) * {100: 1, 1: 0.01}.get(scale.high, math.inf),
+        rf"{_ONE}(?:\s*stars?|\s*[-\u2013:(=]\s*[^\d\s].*)?": lambda found, scale: _decimal(found[1], scale),
     }.items()
 }
 
 
-def _decimal(text: str) -> float:
-    return float(text.replace(",", "."))
+def _decimal(text: str, scale: RatingScale) -> float:
+    """Read a number with a decimal comma; infinity where the comma may be that of thousands."""
+    return math.inf if scale.high >= 1000 and re.fullmatch(r".*,\d{3}", text) else float(text.replace(",", "."))
 
 
 #: Distinct ratings that a message names.
@@ -221,7 +222,7 @@ def _numbers_at(
             f"{where}: {field} is not a number: {shown}{inner}",
             hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence. "
             "Leave it empty where nobody rated. If it is a word, say what words mean: "
-            '`human_scale={"yes": 1, "no": 0}`.',
+            '`human_scale={"yes": 1, "no": 0}`; of 7/10 and 70 % the scale: `human_scale=0-10`, `human_scale=0-100`.',
         )
     given = [number for number in read if not math.isnan(number)]
     if isinstance(value, list | tuple) and given:
@@ -295,6 +296,7 @@ def ratings_of(
 def _number(value: Any, scale: RatingScale, written: dict[str, float]) -> float:
     """Read one number: NaN for an empty value, infinity for what is none."""
     text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value).strip().casefold()
+    text = text.replace("\ufe0f", "")  # shows the character before as a picture
     if text in _UNRATED and text not in scale.words:
         return math.nan
     try:

@@ -337,8 +337,9 @@ def _show_worst(run: str, shown: ScoredRun, lowest: int, *, has_reasons: bool) -
     from geval_local.analysis.preferences import holds_pairs
     from geval_local.cli.output.run_summary import reasons_command, show_lowest, why_worst
     from geval_local.models.registry import writes_reasons
+    from geval_local.runs.completion import LOWEST_KEPT
 
-    found = shown.lowest(lowest)
+    found = shown.lowest(LOWEST_KEPT if lowest else 0)
     for metric, worst in found.items():
         show_lowest(metric, worst, lowest, shown.rule)
     first = next(((name, worst) for name, worst in found.items() if worst), None)

@@ -79,7 +79,7 @@ def show_result(
         _show_unscored(result)
         for summary, rows in zip(result.summaries, result.lowest, strict=True):
             if not summary.doubt:
-                show_lowest(summary.metric, rows, lowest, result.manifest.settings.documents)
+                show_lowest(summary.metric, rows, lowest, result.rule)
         _show_signatures(result)
         _show_next(result, lowest)
     show_gates(gates)
@@ -170,28 +170,40 @@ def low_mass_warning(summary: Summary, signature: str, *, is_plain: bool = False
     return f"warning: {summary.metric}: {mass_remark(summary)}. Try: {told}."
 
 
-def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int, rule: DocumentRule) -> None:
-    """Show the rows with the worst scores: number, label probabilities, and the beginnings of question and answer."""
-    shown = list(rows)[:count]
+def show_lowest(metric: str, rows: Sequence[tuple[Sample, Score]], count: int, rule: DocumentRule) -> None:
+    """Show the worst `count` texts: row, label probabilities, and the beginnings of question and answer."""
+    alike: dict[object, list[tuple[Sample, Score]]] = {}
+    for place, (sample, score) in enumerate(rows):
+        texts = [rule.text(sample.fields, name) for name in rule.fields]
+        key = place if rule.output(sample.fields) is None else (_name(sample), score.value, *texts)
+        alike.setdefault(key, []).append((sample, score))
+    shown = [(*own[0], len(own) - 1) for own in alike.values()][:count]
     if not shown:
         return
-    answer, asked = rule.shown([sample.fields for sample, _ in shown])
+    answer, asked = rule.shown([sample.fields for sample, _ in rows])
     say(f"{shown[0][1].direction.worst} in {metric}:")
-    width = max(len(_place(sample)) for sample, _ in shown)
-    for sample, score in shown:
+    width = max(len(_place(sample)) for sample, *_ in shown)
+    for sample, score, others in shown:
         found = list((score.probabilities or {}).items())
         if len(found) > LABELS_SHOWN:  # a long scale: the likeliest
             found = sorted(found, key=lambda pair: -pair[1])[:LIKELIEST]
         shares = "  ".join(f"p({label}) {p:.2f}" for label, p in found)
         line = f"  {_place(sample):>{width}}  {score.value:.3f}  {shares}".rstrip()
-        given = turn_name(sample.fields) or sample.fields.get("id")
-        name = "" if given is None else shortened(str(given), LINE - 6)
+        name = shortened(_name(sample), LINE - 6)
         if len(line) + 2 + len(name) > LINE:  # a name that does not fit has a line of its own
             line, name = f"{line}\n      {name}", ""
         say(f"{line}  {name}".rstrip())
-        for field in filter(None, (asked, answer)):
+        for field in filter(None, (asked, "output_a" if answer == "output_b" else None, answer)):
             text = rule.text(sample.fields, field)
             say(f"      {field}: {beginning(text, max(PIECE, LINE - len(field) - 8))}")
+        if others:
+            say(f"      {counted(others, 'more row')} of the same texts")
+
+
+def _name(sample: Sample) -> str:
+    """Return the name of a row, which is that of its turn or its id, if it has one."""
+    given = turn_name(sample.fields) or sample.fields.get("id")
+    return "" if given is None else str(given)
 
 
 def _place(sample: Sample) -> str:
@@ -354,6 +366,7 @@ def _show_unscored(result: RunResult, where: str = "") -> None:
         for reason in reasons[:REASONS_SHOWN]:
             more = ", ..." if reason.count > len(reason.rows) else ""
             rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, reason.rows))}{more}"
+            rows += "" if reason.is_shared else f"; this is of row {reason.rows[0]}"
             code = reason.known_code
             say(f"  {reason.count} x {code}{code and ': '}{as_options(reason.text)} ({rows})")
         if len(reasons) > REASONS_SHOWN:
