@@ -47,8 +47,6 @@ from geval_local.signature import rounding_of, signature_parts, written_signatur
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, probability_matrix
 
-#: Rated documents of several systems from which on equal ratings of all systems are no chance.
-FEWEST_EQUAL = 5
 #: Alternatives to the expectation: the paper's two, and those of Wang, Zhang and Choi (2025, arXiv:2503.03064).
 ABLATIONS = (
     Estimator("mode"),
@@ -137,8 +135,8 @@ def rated_items(
         )
         for place in range(count)
     ]
-    # Of scores a few documents may have equal ratings by chance; pairs of equal ones say nothing.
-    check_sides(items, human, path, 2 if figures is None else FEWEST_EQUAL)
+    # Up to four documents may have equal ratings by chance; without figures, nothing but their differences counts.
+    check_sides(items, human, path, fewest=2 if figures is None else 5)
     return items
 
 
