@@ -129,7 +129,7 @@ class ErrorCode(str, Enum):
 
     INVALID_ROW = "invalid_row", "the row cannot be read, or is not of the shape that was asked for"
     UNREADABLE_FILE = "unreadable_file", "one of several files cannot be read, or not to its end"
-    NOT_UNICODE = "not_unicode", "the row holds bytes that are not text in the file's encoding"
+    NOT_UNICODE = "not_unicode", "a text is not Unicode: bytes of another encoding, or half a surrogate pair"
     DUPLICATE_ID = "duplicate_id", "an earlier row has the same id"
     MISSING_ID = "missing_id", "the column of the id is missing or null"
     MISSING_FIELD = "missing_field", "a field of the metric has no column in this row"

@@ -121,7 +121,7 @@ def rated_items(
     own = MetricFigures("") if figures is None else figures
     values, masses = (own.number(name, count).tolist() for name in ("score", "label_mass"))
     systems, documents = writers(rows, path, system), groups or keys
-    return [
+    items = [
         ScoredItem(
             documents[place],
             systems[place],
@@ -135,6 +135,25 @@ def rated_items(
         )
         for place in range(count)
     ]
+    # Up to four documents may have equal ratings by chance; without figures, nothing but their differences counts.
+    check_sides(items, human, path, fewest=2 if figures is None else 5)
+    return items
+
+
+def check_sides(items: Sequence[ScoredItem], human: str | None, path: str | Path, fewest: int) -> None:
+    """Refuse ratings that all systems of every document share, of which there are a few, although scores differ."""
+    documents: dict[str, dict[str, ScoredItem]] = {}
+    for item in items:
+        documents.setdefault(item.group, {})[item.system] = item
+    several = [own.values() for own in documents.values() if len(own) > 1]
+    several = [own for own in several if not all(math.isnan(one.human) for one in own)]
+    rated, scored = ([{getattr(one, name) for one in own} for own in several] for name in ("human", "predicted"))
+    if len(several) < fewest or max(map(len, rated)) > 1 or max(map(len, scored)) == 1 or len(set().union(*rated)) == 1:
+        return
+    raise DataError(
+        f"{path}: {human!r} is the same for all systems of every document: it rates a pair, not each output",
+        hint=f"Judge the pairs with `pairs`, and read it there: geval-local rank PAIRS --human {human}.",
+    )
 
 
 def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:

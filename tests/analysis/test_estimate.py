@@ -172,6 +172,19 @@ def test_ratings_of_the_best_alone_are_warned_of():
     assert any("random sample" in text for text, warning in told if warning)
 
 
+def test_ratings_that_all_systems_share_are_of_the_document_if_scores_are_shared_too_and_may_be_chance_in_a_few():
+    rows = results()
+    for row in rows:
+        row["rating"] = 1.0 + int(row["doc"]) % 3
+    with pytest.raises(DataError, match="it rates a pair, not each output"):
+        estimate(rows, "rating", group_by="doc")
+    documents = list(dict.fromkeys(row["doc"] for row in rows))
+    estimate([row for row in rows if row["doc"] in documents[:4]], "rating", group_by="doc")
+    for row in rows:
+        row["geval"]["clarity"]["score"] = 1.0 + int(row["doc"]) % 4
+    estimate(rows, "rating", group_by="doc")
+
+
 @pytest.mark.parametrize(("share", "right", "rated"), [(0.3, 0.95, 20), (0.1, 0.97, 50)])
 def test_a_judge_that_is_seldom_wrong_leaves_an_interval_that_holds(share, right, rated):
     """Of few ratings it errs on none, and thousands of scores add no error of their own: .5 to .8 were covered."""

@@ -640,7 +640,7 @@ def test_the_commented_example_is_a_metric_that_uses_every_editable_key():
     assert metric.rubric is not None
     assert list(metric.rubric) == ["1-2", "3", "4-5"]
     written = set(re.findall(r"^(?:# )?([a-z_]+):", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
-    assert written == set(Metric.model_fields) - {"steps_provenance", "template"}
+    assert written == set(Metric.model_fields) - {"steps_provenance"}
     assert not metric.examples
 
 
