@@ -164,9 +164,7 @@ def test_preferences_of_several_people_in_a_second_file(tmp_path):
     figures = {"m/pairs": {"score": 0.9, "probabilities": {"A": 0.8, "B": 0.1, "tie": 0.1}}}
     rows = [{"document": f"d{n}", "system_a": "new", "system_b": "old", "geval": figures} for n in range(2)]
     said = {"d0": ("new", "old", "tie"), "d1": ("new", "", "new")}
-    given = [
-        {"key": key, "who": f"p{n}", "best": one} for key, people in said.items() for n, one in enumerate(people)
-    ]
+    given = [{"key": key, "who": f"p{n}", "best": one} for key, people in said.items() for n, one in enumerate(people)]
     (source,) = sources_of(
         [rows],
         human="best",
