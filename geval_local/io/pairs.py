@@ -183,6 +183,8 @@ def _plain(row: _Row) -> dict[str, Any]:
 def _preference(row: _Row) -> dict[str, Any]:
     """Preference data: prompt, chosen, rejected, each a text or messages; the prompt may be in the messages."""
     sides = [_spoken(row.get("prompt"), row[name]) for name in ("chosen", "rejected")]
+    if sides[0]["prompt"] != sides[1]["prompt"]:
+        raise ValueError("chosen and rejected answer different prompts")
     return {
         "prompt": sides[0]["prompt"],
         "output_a": sides[0]["output"],

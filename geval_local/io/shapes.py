@@ -81,11 +81,9 @@ class Shape:
                 )
             fields = without(fields, path)
             chat = _MESSAGES, [*(chat[1] if chat is not None and chat[0] not in sample.fields else ()), *value]
-        return (
-            sample
-            if chat is None
-            else replace(sample, fields={**fields, chat[0]: with_roles(chat[1], self.options.roles)})
-        )
+        if chat is None:
+            return sample
+        return replace(sample, fields={**fields, chat[0]: with_roles(chat[1], self.options.roles)})
 
     def _by_system(self, sample: Sample, systems: Sequence[str]) -> Iterator[Sample]:
         values = {name: unwrapped(field_value(sample.fields, name, ABSENT)) for name in systems}
