@@ -47,7 +47,7 @@ from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score, estimate, silence
 from geval_local.signature import rounding_of, signature_parts, written_signature
 from geval_local.statistics.levels import Level
-from geval_local.statistics.records import ScoredItem, probability_matrix
+from geval_local.statistics.records import ScoredItem, probability_matrix, usable
 from geval_local.wording import say_once
 
 #: Rated documents of several systems from which on equal ratings of all systems are hardly chance.
@@ -193,6 +193,13 @@ class Grouped(NamedTuple):
     def level(self) -> Level:
         """The default level of correlations: within documents if rows of other texts share them, else pooled."""
         return "pooled" if self.names is None or self.is_of_texts else "summary"
+
+
+def level_of_rated(first: Level, given: Iterable[Sequence[ScoredItem]]) -> Level:
+    """Return the default level of rated items: pooled where no document has two rows with a score and a rating."""
+    kept = [usable(items)[0] for items in given]
+    is_within = any(len({item.group for item in own}) < len(own) for own in kept)
+    return "pooled" if first == "summary" and any(kept) and not is_within else first
 
 
 def grouped(

@@ -315,7 +315,7 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan, rule: DocumentRule |
         yield from (given_sample(sample, plan.given, plan.prefers) for sample in samples)
         return
     rows = list(samples)
-    found = Documents(replace((rule or DocumentRule()).about_items, group_by=plan.group_by), named=True)
+    found = Documents(replace(rule or DocumentRule(), group_by=plan.group_by), named=True)
     for sample in rows:
         found.add({} if sample.error is not None else sample.fields, _system_of(sample, plan.system))
     counts, documents, lost = found.counts, dict[str, list[tuple[str, Sample]]](), list[Sample]()

@@ -444,3 +444,24 @@ def test_a_row_of_one_file_holds_no_number_besides_its_place(here):
     (here / "worth.yaml").write_text(METRIC.format(fields="{question: Q, output: A}"), encoding="utf-8")
     assert run("score", "rows.jsonl", "-m", "worth.yaml", "-o", "out.jsonl", home=here).exit_code == 0
     assert [*read_rows(here / "out.jsonl")[0]] == ["question", "answer", "geval"]
+
+
+def test_ratings_of_one_row_a_document_are_correlated_over_all_rows(here):
+    """Within documents there is nothing to compare: every verb that correlates says so by its level, and none fails."""
+    scored(here, "own names")
+    rows = read_rows(here / "out.jsonl")
+    for place, row in enumerate(rows):
+        row["rating"] = row["rating"] if place % 2 == place // 2 % 2 else None
+    ids = {row["id"]: row["rating"] for row in rows}
+    write_rows(here / "people.jsonl", [{"id": name, "stars": rating} for name, rating in ids.items()])
+    people = ("--human", "stars", "--ratings", "people.jsonl", "--on", "id")
+    command = ("score", "rows.jsonl", "-m", "worth.yaml", "-j", "nano", "-o", "other.jsonl")
+    assert run(*command, home=here).exit_code == 0
+    given = [(row["geval"]["worth"]["score"], row["rating"]) for row in rows if row["rating"] is not None]
+    spearman = pytest.approx(stats.spearmanr(*zip(*given, strict=True)).statistic)
+    jury = record(here, "jury", "out.jsonl", "other.jsonl", *people)["against_human"]["smol"]
+    assert (jury["level"], jury["n"], jury["spearman"]["value"]) == ("pooled", 12, spearman)
+    compared = record(here, "compare", "out.jsonl", "other.jsonl", "--across", "any", *people)["against_human"]["worth"]
+    assert (compared["level"], compared["first"]) == ("pooled", spearman)
+    before = record(here, "calibrate", "out.jsonl", *people, "-o", "c.json")["held_out"]
+    assert before["level"] == "pooled"
