@@ -22,7 +22,7 @@ from typing_extensions import Unpack
 
 from geval_local.analysis.example_rows import examples_told
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
-from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_of_rated
 from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings
 from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
@@ -460,7 +460,7 @@ def calibrate(
         metric=name,
         human=rating_fields(human, [name])[name],
         signature=origin.signature,
-        level=run.documents.level,
+        level=level_of_rated(run.documents.level, [items]),
         folds=folds,
         seed=seed,
     )

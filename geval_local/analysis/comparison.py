@@ -26,6 +26,7 @@ from geval_local.analysis.results import (
     ScoredRun,
     each_given,
     grouped,
+    level_of_rated,
     row_keys,
     shared_columns,
     system_of_columns,
@@ -603,7 +604,6 @@ def _compare_runs(
     """Compare two runs row by row, and with people."""
     differ = allowed_differences(one, other, names, across)
     documents = together((one, other))
-    test = partial(test, level=level or documents[0].level)
     found: dict[str, Difference] = {}
     doubt: dict[str, tuple[str, str]] = {}
     tests: dict[str, Comparison] = {}
@@ -617,6 +617,7 @@ def _compare_runs(
         found[name] = differences(*sides, count=largest)
         doubt[name] = doubt_of(sides[0]), doubt_of(sides[1])
         if name in rated:
+            test = partial(test, level=level or level_of_rated(documents[0].level, sides))
             tests[name] = test(*sides, target=target)
         if plan is not None and name in tests:
             pilots[name] = tests[name].difference

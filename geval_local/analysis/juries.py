@@ -16,7 +16,15 @@ from typing_extensions import Unpack
 
 from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.ratings.values import HumanFields
-from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, each_given, row_keys, together
+from geval_local.analysis.results import (
+    Reading,
+    ResultsGiven,
+    ScoredRun,
+    each_given,
+    level_of_rated,
+    row_keys,
+    together,
+)
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
 from geval_local.errors import Cause, ConfigurationError, ErrorCode
 from geval_local.io.columns import EVERYTHING
@@ -261,8 +269,8 @@ def jury(
     tests: dict[str, Comparison] = {}
     best: str | None = None
     if human is not None:
-        wanted = level or shared.level
         everyone = {"jury": convened.items, **judges}
+        wanted = level or level_of_rated(shared.level, everyone.values())
         agreement = {who: correlate(items, wanted, target=target) for who, items in everyone.items()}
         best, tests = against_judges(convened, judges, wanted, coefficient, target=target)
     doubts = {who: told for who, items in judges.items() if (told := doubt_of(items))}

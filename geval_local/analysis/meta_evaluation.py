@@ -19,6 +19,7 @@ from geval_local.analysis.good_enough import GoodEnough
 from geval_local.analysis.ratings.benchmarks import PublishedTable, published_table
 from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.ratings.responses import ParsedResponses
+from geval_local.analysis.results import level_of_rated
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Columns,
@@ -435,14 +436,7 @@ def _contenders(
 def _level_of_scored(rows: Rated, contenders: Sequence[Contender]) -> Level:
     """Choose the first level at which the scored and rated rows can be correlated; the usual one if there is none."""
     judges = [one for one in contenders if one.kind in ("judge", "responses")] or contenders
-    kept = [usable(items)[0] for one in judges for items in one.items.values()]
-
-    def shares(items: Items) -> bool:
-        return len({item.group for item in items}) < len(items)
-
-    if rows.levels[0] == "summary" and any(kept) and not any(map(shares, kept)):
-        return "pooled"
-    return rows.levels[0]
+    return level_of_rated(rows.levels[0], (items for one in judges for items in one.items.values()))
 
 
 def _one_score(contenders: Sequence[Contender]) -> Iterator[str]:

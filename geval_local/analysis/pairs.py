@@ -165,15 +165,6 @@ def _ratings(
         if key in found:
             raise DataError(f"{path}: the system {key[1]!r} has two outputs for the document {key[0]!r}")
         found[key] = item.human
-    of_documents: dict[str, list[float]] = {}
-    for (document, _), rating in found.items():
-        of_documents.setdefault(document, []).append(rating)
-    several = [own for own in of_documents.values() if len(own) > 1]
-    if len({rating for own in several for rating in own}) > 1 and all(len(set(own)) == 1 for own in several):
-        raise DataError(
-            f"{path}: {human!r} is the same for all systems of every document: it rates a pair, not each output",
-            hint=f"Judge the pairs with `pairs`, and read it there: geval-local rank PAIRS --human {human}.",
-        )
     return found
 
 

@@ -108,8 +108,9 @@ def _preference(
         sides = sides_of(row, human or "human", words, None if human is None else better)
     except (ValueError, ConfigurationError) as error:
         if human is not None:
-            told = getattr(error, "message", error)
-            raise DataError(f"{where}: {told}", hint=getattr(error, "hint", None)) from error
+            raise DataError(
+                f"{where}: {getattr(error, 'message', error)}", hint=getattr(error, "hint", None)
+            ) from error
         sides = []  # a column of the input, that nobody asked for
     people = [float(SIDES.get(str(one), one)) for one in sides]
     return replace(

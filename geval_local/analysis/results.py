@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -45,8 +47,13 @@ from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score, estimate, silence
 from geval_local.signature import rounding_of, signature_parts, written_signature
 from geval_local.statistics.levels import Level
-from geval_local.statistics.records import ScoredItem, probability_matrix
+from geval_local.statistics.records import ScoredItem, probability_matrix, usable
+from geval_local.wording import say_once
 
+#: Rated documents of several systems from which on equal ratings of all systems are hardly chance.
+_FEWEST_EQUAL = 5
+#: Name of a document whose outputs were columns of one row, see `RunOptions.system_columns`.
+_OF_WIDE = re.compile(r"(?:.*, )?row \d+")
 #: Alternatives to the expectation: the paper's two, and those of Wang, Zhang and Choi (2025, arXiv:2503.03064).
 ABLATIONS = (
     Estimator("mode"),
@@ -127,7 +134,7 @@ def rated_items(
     own = MetricFigures("") if figures is None else figures
     values, masses = (own.number(name, count).tolist() for name in ("score", "label_mass"))
     systems, documents = writers(rows, path, system), groups or keys
-    return [
+    items = [
         ScoredItem(
             documents[place],
             systems[place],
@@ -141,6 +148,32 @@ def rated_items(
         )
         for place in range(count)
     ]
+    if human is not None:
+        _check_sides(items, human, path, is_of_pairs=figures is None)
+    return items
+
+
+def _check_sides(items: Sequence[ScoredItem], human: str, path: str | Path, *, is_of_pairs: bool) -> None:
+    """Doubt ratings that all systems of every document share, although scores differ.
+
+    Those of pairs, and of documents that were one wide row, are refused; of few others they may be equal by chance.
+    """
+    documents: dict[str, dict[str, ScoredItem]] = {}
+    for item in items:
+        documents.setdefault(item.group, {})[item.system] = item
+    several = [own.values() for own in documents.values() if len(own) > 1]
+    several = [own for own in several if not all(math.isnan(one.human) for one in own)]
+    is_of_pairs |= all(_OF_WIDE.fullmatch(one.group) for own in several for one in own)
+    rated, scored = ([{getattr(one, name) for one in own} for own in several] for name in ("human", "predicted"))
+    if len(several) < (2 if is_of_pairs else _FEWEST_EQUAL) or max(map(len, rated)) > 1 or max(map(len, scored)) == 1:
+        return
+    if len(set().union(*rated)) == 1:
+        return
+    told = f"{path}: {human!r} is the same for all systems of every document"
+    way = f"Judge the pairs with `pairs`, and read it there: geval-local rank PAIRS --human {human}."
+    if is_of_pairs:
+        raise DataError(f"{told}: it rates a pair, not each output", hint=way)
+    say_once(f"{told}: if it rates a pair, it is no rating of each output. {way}", level=logging.WARNING)
 
 
 def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:
@@ -166,6 +199,13 @@ class Grouped(NamedTuple):
     def level(self) -> Level:
         """The default level of correlations: within documents if rows of other texts share them, else pooled."""
         return "pooled" if self.names is None or self.is_of_texts else "summary"
+
+
+def level_of_rated(first: Level, given: Iterable[Sequence[ScoredItem]]) -> Level:
+    """Return the default level of rated items: pooled where no document has two rows with a score and a rating."""
+    kept = [usable(items)[0] for items in given]
+    is_within = any(len({item.group for item in own}) < len(own) for own in kept)
+    return "pooled" if first == "summary" and any(kept) and not is_within else first
 
 
 def grouped(

@@ -45,7 +45,8 @@ from geval_local.errors import DataError, GevalError, NotComparableError
 from geval_local.fields import counted, lookup
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import manifest_path
-from geval_local.io.results import row_number
+from geval_local.io.results import input_number
+from geval_local.io.samples import INPUT_ROW
 from geval_local.options import MAX_UNPAIRED, BaselineOptions
 from geval_local.runs.manifest import definition
 from geval_local.runs.settings import definition_differences
@@ -293,7 +294,8 @@ def shown_row(run: ScoredRun, items: Sequence[ScoredItem], at: int) -> ShownRow:
     """Describe a row of a run, counted from 0."""
     row = run.rows[at]
     name = "" if (given := turn_name(row) or lookup(row, "id")) is None else str(given)
-    return ShownRow(row_number(row, at + 1), name, items[at].predicted, run.rule.output(row) or "")
+    number = input_number(row.get(INPUT_ROW), row.number or at + 1)
+    return ShownRow(number, name, items[at].predicted, run.rule.output(row) or "")
 
 
 def refused(gate: Gate, error: GevalError, new: ScoredRun, old: ScoredRun) -> GateOutcome:

@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from geval_local.errors import DataError
 from geval_local.io.columns import free_name
 from geval_local.io.places import RIGHTS, Entry, File, Place, file_at, is_address, is_hidden, is_pattern
 from geval_local.io.rows import FORMATS, RawRow, format_of, read_rows, rows_and_failure
-from geval_local.io.samples import Sample, ids_of_documents, not_empty, samples_of
+from geval_local.io.samples import INPUT_ROW, Sample, ids_of_documents, not_empty, samples_of
 from geval_local.io.shapes import Shape
 from geval_local.options import RunOptions
 
@@ -133,4 +134,6 @@ def file_samples(
     for sample in samples_of(
         Shape(options).identified(rows), name or path.name, options.fields, repeated, name_documents=known
     ):
-        yield replace(sample, fields={**sample.fields, free_name(FILE, sample.fields): name}) if name else sample
+        own: dict[str, Any] = {INPUT_ROW: sample.row} if name or Shape(options).multiplies else {}
+        own |= {free_name(FILE, sample.fields): name} if name else {}
+        yield replace(sample, fields={**sample.fields, **own, **sample.fields}) if own else sample

@@ -35,9 +35,9 @@ _Row = Mapping[str, Any]
 SIDES = {"a": 1.0, "b": 0.0, "tie": 0.5, "both_bad": 0.5}
 #: How people name a side, as `_word` writes it.
 _WORDS = {
-    **dict.fromkeys(("a", "modela", "responsea", "outputa", "answera", "systema", "first", "a>b", "a>>b"), "a"),
-    **dict.fromkeys(("b", "modelb", "responseb", "outputb", "answerb", "systemb", "second", "b>a", "b>>a"), "b"),
-    **dict.fromkeys(("a<b", "a<<b"), "b"),
+    **{f"{what}{side}": side for side in "ab" for what in ("", "model", "response", "output", "answer", "system")},
+    **dict.fromkeys(("first", "a>b", "a>>b"), "a"),
+    **dict.fromkeys(("second", "b>a", "b>>a", "a<b", "a<<b"), "b"),
     **dict.fromkeys(("tie", "tie(inconsistent)", "draw", "equal", "same", "a=b", "b=a"), "tie"),
     **dict.fromkeys(("tie(bothbad)", "bothbad"), "both_bad"),
 }
@@ -104,11 +104,8 @@ def _side(value: Any, field: str, words: Mapping[str, str], names: Mapping[str, 
         raise ValueError(f"{field} is {value!r}, not one of {', '.join(words)}")
     if number < 0 or number > 1:  # 1 means B in such files as often as A
         raise ConfigurationError(
-            f"{field!r} holds preferences {'below 0' if number < 0 else 'above 1'}, such as {value!r}, and nothing "
-            "says which side they mean",
-            hint="Say what the signs mean: `prefers=-=a,+=b`, or `prefers=-=b,+=a`."
-            if number < 0
-            else "Say what the numbers mean: `prefers=1=a,2=b,0=tie`.",
+            f"{field!r} holds preferences beyond 0 to 1, such as {value!r}, and nothing says which side they mean",
+            hint="Say what they mean: `prefers=1=a,2=b,0=tie`; of signs `prefers=-=a,+=b`, or `prefers=-=b,+=a`.",
         )
     if math.isnan(number):
         raise ValueError(
@@ -186,6 +183,8 @@ def _plain(row: _Row) -> dict[str, Any]:
 def _preference(row: _Row) -> dict[str, Any]:
     """Preference data: prompt, chosen, rejected, each a text or messages; the prompt may be in the messages."""
     sides = [_spoken(row.get("prompt"), row[name]) for name in ("chosen", "rejected")]
+    if sides[0]["prompt"] != sides[1]["prompt"]:
+        raise ValueError("chosen and rejected answer different prompts")
     return {
         "prompt": sides[0]["prompt"],
         "output_a": sides[0]["output"],
@@ -316,7 +315,7 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan, rule: DocumentRule |
         yield from (given_sample(sample, plan.given, plan.prefers) for sample in samples)
         return
     rows = list(samples)
-    found = Documents(replace((rule or DocumentRule()).about_items, group_by=plan.group_by), named=True)
+    found = Documents(replace(rule or DocumentRule(), group_by=plan.group_by), named=True)
     for sample in rows:
         found.add({} if sample.error is not None else sample.fields, _system_of(sample, plan.system))
     counts, documents, lost = found.counts, dict[str, list[tuple[str, Sample]]](), list[Sample]()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,11 @@ _MOST_KNOWN = 1 << 16
 def row_number(row: Mapping[str, Any], place: int) -> int:
     """Return a row's number in its file, or its position from 1 if it does not come from a file."""
     return (row.number if isinstance(row, Row) else 0) or place
+
+
+def input_number(held: Any, number: int) -> int:
+    """Return a row's number in the input that was scored: what its column `INPUT_ROW` holds, else its own `number`."""
+    return int(str(held)) if re.fullmatch(r"[0-9]{1,18}", str(held)) else number
 
 
 def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:

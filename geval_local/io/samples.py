@@ -43,6 +43,9 @@ MAX_LEVELS = 32
 ALIASES_NAMED = 5
 #: If at least this share of the ids is not unique, ids name documents, and rows only have numbers.
 DOCUMENT_IDS = 0.9
+#: Column of results with a row's number in the input, if that is not its place among the results: of one of several
+#: files, or of a row that became several samples.
+INPUT_ROW = "row_in_file"
 #: The field of the text that is rated; of pairs see `geval_local.questions.pair`.
 OUTPUT = "output"
 #: Types of scalar values.

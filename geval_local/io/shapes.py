@@ -64,7 +64,8 @@ class Shape:
         systems, turns = self.options.system_columns, self.options.turns
         for one in self._by_system(sample, systems) if systems and sample.error is None else (sample,):
             one = one if one.error is not None else self._found(one)
-            yield from (one,) if turns is None or one.error is not None else _by_turn(one, turns)
+            is_done = one.error is not None or TURN in one.fields  # a row of results is already a turn
+            yield from (one,) if turns is None or is_done else _by_turn(one, turns)
 
     def _found(self, sample: Sample) -> Sample:
         """Put the messages into one column, with the usual names of roles."""
@@ -80,11 +81,9 @@ class Shape:
                 )
             fields = without(fields, path)
             chat = _MESSAGES, [*(chat[1] if chat is not None and chat[0] not in sample.fields else ()), *value]
-        return (
-            sample
-            if chat is None
-            else replace(sample, fields={**fields, chat[0]: with_roles(chat[1], self.options.roles)})
-        )
+        if chat is None:
+            return sample
+        return replace(sample, fields={**fields, chat[0]: with_roles(chat[1], self.options.roles)})
 
     def _by_system(self, sample: Sample, systems: Sequence[str]) -> Iterator[Sample]:
         values = {name: unwrapped(field_value(sample.fields, name, ABSENT)) for name in systems}
@@ -128,9 +127,6 @@ def _candidates(values: Mapping[str, Any], prompt: Any) -> Iterator[tuple[str, A
 def _by_turn(sample: Sample, speaker: str) -> Iterator[Sample]:
     """Yield the turns of a speaker, each with what came before; one that a judge cannot see has the reason."""
     found = messages_of(sample.fields)
-    if TURN in sample.fields:  # a row of results is already a turn
-        yield sample
-        return
     if found is None:
         told = f"there is no conversation; the columns are: {', '.join(sample.fields)}. `turns_at` says where it is"
         yield sample.lost(told, ErrorCode.MISSING_FIELD)

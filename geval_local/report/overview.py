@@ -12,7 +12,8 @@ from geval_local.analysis.tables import Table, number
 from geval_local.errors import UnscorableError
 from geval_local.grouping import Documents
 from geval_local.io.columns import as_text
-from geval_local.io.samples import Sample
+from geval_local.io.results import input_number
+from geval_local.io.samples import INPUT_ROW, Sample
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
 from geval_local.report.headline import passing, said_once
@@ -37,7 +38,7 @@ def summaries(
         tally.cut(slicings)
     inputs = results.rows.inputs() if slicings else ()
     slices = [{one.column: one.slice_of(row, results.rule) for one in slicings} for row in inputs]
-    for place, row in enumerate(results.rows.numbers):
+    for place, row in enumerate(map(input_number, results.rows.column(INPUT_ROW), results.rows.numbers)):
         for tally in tallies:
             own = slices[place] if slices else {}
             tally.add(f"row {row}", row, results.score(tally.name, place), place, own)

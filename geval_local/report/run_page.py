@@ -28,6 +28,9 @@ from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, c
 from geval_local.conversation import named_turns
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.columns import as_text
+from geval_local.io.input_files import FILE
+from geval_local.io.results import input_number
+from geval_local.io.samples import INPUT_ROW
 from geval_local.report.headline import answer, matrix, tab_title, unscored_once, written_on
 from geval_local.report.overview import entries, judge_of, overview_table, slice_tables, summaries, texts
 from geval_local.report.page import TextColumns, check_target, metric_payload, named_columns, render, write_page
@@ -115,7 +118,12 @@ class RunPage:
     def keys(self) -> list[str]:
         """Names of the rows."""
         rows = self.run.rows
-        return named_turns(rows.inputs(), row_keys(rows) if has_ids(rows) else [*map(str, rows.numbers)])
+        names = row_keys(rows) if has_ids(rows) else [*map(str, rows.numbers)]
+        if FILE in rows.names and not has_ids(rows):
+            of_files = zip(rows.column(FILE), rows.column(INPUT_ROW), rows.numbers, strict=True)
+            placed = [f"{file}, row {input_number(held, number)}" for file, held, number in of_files]
+            names = placed if len({*placed}) == len(placed) else names
+        return named_turns(rows.inputs(), names)
 
     @cached_property
     def items(self) -> dict[str, list[ScoredItem]]:

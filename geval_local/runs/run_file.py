@@ -489,11 +489,10 @@ def _pairs(
         )
     asked = [pair_metric(metric) for metric in metrics]
     plan = plan.model_copy(update={"compared": compared.pop()})
-    if plan.given is None:
-        check_input(paths, metrics, options.model_copy(update={"columns": None}))  # those of pairs are others
     rule = DocumentRule.of([tuple(metric.fields) for metric in asked], mapping=options.fields)
     rows: Iterable[Sample] = read_input(paths, options)
     if plan.given is None:
+        check_input(paths, metrics, options.model_copy(update={"columns": None}))  # those of pairs are others
         first = list(islice(pair_samples(rows, plan, rule), ROWS_CHECKED))
     else:
         rows, own = list(islice(rows, ROWS_CHECKED)), PLAIN if plan.given == "plain" else ()

@@ -11,6 +11,7 @@ from geval_local import estimate
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.prediction_powered import estimate_difference, estimate_mean
 from geval_local.statistics.records import ScoredItem
+from geval_local.wording import say_once
 
 NAN = math.nan
 
@@ -170,6 +171,22 @@ def test_ratings_of_the_best_alone_are_warned_of():
         row["rating"] = 4.0 + (int(row["doc"]) % 2) if row["geval"]["clarity"]["score"] > 3.8 else None
     told = estimate(rows, "rating", group_by="doc").remarks()
     assert any("random sample" in text for text, warning in told if warning)
+
+
+def test_ratings_that_all_systems_share_are_of_the_document_if_scores_are_shared_too_and_may_be_chance_in_a_few(caplog):
+    rows = results()
+    for row in rows:
+        row["rating"] = 1.0 + int(row["doc"]) % 3
+    few = [row for row in rows if row["doc"] in {one["doc"] for one in rows[:8]}]
+    alike = [row | {"geval": {"clarity": {"score": 1.0 + int(row["doc"]) % 4}}} for row in rows]
+    wide = [row | {"doc": f"row {row['doc']}"} for row in few]
+    for given, is_told in ((few, False), (alike, False), (rows, True)):
+        caplog.clear()
+        say_once.cache_clear()
+        estimate(given, "rating", group_by="doc")
+        assert ("if it rates a pair, it is no rating of each output" in caplog.text) == is_told
+    with pytest.raises(DataError, match="it rates a pair, not each output"):
+        estimate(wide, "rating", group_by="doc")
 
 
 @pytest.mark.parametrize(("share", "right", "rated"), [(0.3, 0.95, 20), (0.1, 0.97, 50)])

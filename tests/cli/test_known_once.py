@@ -393,3 +393,75 @@ def test_a_frame_of_results_is_read_again(here):
         assert [one.value for one in again.scores("worth")] == [one.value for one in kept.scores("worth")]
         assert again.documents.names == kept.documents.names
         assert again.documents.told == kept.documents.told
+
+
+ANSWERS = [{"question": f"Why {at}?", "answer": f"So {at}."} for at in range(6)]
+INPUTS = {
+    "turns": ("--turns", "assistant"),
+    "systems": ("--system-columns", "one", "two"),
+    "files": (),
+}
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out.csv", "out.parquet", "run"])
+@pytest.mark.parametrize("kind", INPUTS)
+def test_a_row_has_the_number_of_its_place_in_the_input(here, kind, out):
+    """Where results have other places: turns and systems of a row, and rows of several files."""
+    if out.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    said = [{"role": role, "content": "Well?"} for role in ("user", "assistant")]
+    rows = {
+        "turns": [{"messages": said * (at + 1)} for at in range(4)],
+        "systems": [{"question": one["question"], "one": one["answer"], "two": "No."} for one in ANSWERS],
+        "files": ANSWERS,
+    }[kind]
+    (here / "data").mkdir()
+    for part, own in enumerate((rows[:3], rows[3:]) if kind == "files" else (rows,)):
+        write_rows(here / "data" / f"answers-of-2024-{part}.jsonl", own)
+    (here / "worth.yaml").write_text(METRIC.format(fields="{question: Q, output: A}"), encoding="utf-8")
+    done = run("score", "data", "-m", "worth.yaml", *INPUTS[kind], "--lowest", "20", "-o", out, home=here)
+    assert done.exit_code == 0, done.stderr
+    told = re.findall(r"^ *((?:\S+, )?row \d+)  \d", done.stdout, re.MULTILINE)
+    again = run("report", out, "--lowest", "20", "-o", "page.html", home=here).stdout
+    assert re.findall(r"^ *((?:\S+, )?row \d+)  \d", again, re.MULTILINE) == told
+    if kind == "files":
+        places = {f"answers-of-2024-{part}.jsonl, row {at}" for part in (0, 1) for at in (1, 2, 3)}
+        assert {*Page((here / "page.html").read_text(encoding="utf-8")).data["keys"]} == places
+        assert len({*told}) == 6
+    held = [int(row["row_in_file"]) for row in read_results(here / out).rows]
+    assert (
+        held
+        == {
+            "turns": [1, 2, 2, 3, 3, 3, 4, 4, 4, 4],
+            "systems": [at for at in range(1, 7) for _ in "ab"],
+            "files": [1, 2, 3] * 2,
+        }[kind]
+    )
+
+
+def test_a_row_of_one_file_holds_no_number_besides_its_place(here):
+    write_rows(here / "rows.jsonl", ANSWERS)
+    (here / "worth.yaml").write_text(METRIC.format(fields="{question: Q, output: A}"), encoding="utf-8")
+    assert run("score", "rows.jsonl", "-m", "worth.yaml", "-o", "out.jsonl", home=here).exit_code == 0
+    assert [*read_rows(here / "out.jsonl")[0]] == ["question", "answer", "geval"]
+
+
+def test_ratings_of_one_row_a_document_are_correlated_over_all_rows(here):
+    """Within documents there is nothing to compare: every verb that correlates says so by its level, and none fails."""
+    scored(here, "own names")
+    rows = read_rows(here / "out.jsonl")
+    for place, row in enumerate(rows):
+        row["rating"] = row["rating"] if place % 2 == place // 2 % 2 else None
+    ids = {row["id"]: row["rating"] for row in rows}
+    write_rows(here / "people.jsonl", [{"id": name, "stars": rating} for name, rating in ids.items()])
+    people = ("--human", "stars", "--ratings", "people.jsonl", "--on", "id")
+    command = ("score", "rows.jsonl", "-m", "worth.yaml", "-j", "nano", "-o", "other.jsonl")
+    assert run(*command, home=here).exit_code == 0
+    given = [(row["geval"]["worth"]["score"], row["rating"]) for row in rows if row["rating"] is not None]
+    spearman = pytest.approx(stats.spearmanr(*zip(*given, strict=True)).statistic)
+    jury = record(here, "jury", "out.jsonl", "other.jsonl", *people)["against_human"]["smol"]
+    assert (jury["level"], jury["n"], jury["spearman"]["value"]) == ("pooled", 12, spearman)
+    compared = record(here, "compare", "out.jsonl", "other.jsonl", "--across", "any", *people)["against_human"]["worth"]
+    assert (compared["level"], compared["first"]) == ("pooled", spearman)
+    before = record(here, "calibrate", "out.jsonl", *people, "-o", "c.json")["held_out"]
+    assert before["level"] == "pooled"

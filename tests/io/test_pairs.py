@@ -177,3 +177,17 @@ def test_rows_of_another_shape_keep_their_places_with_the_reason(tmp_path):
     assert "conversation_a is no list of 2 messages" in found[1].error
     assert "the column 'conversation_a' is missing" in found[2].error or "missing" in found[2].error
     assert found[3].error is None
+
+
+def test_answers_to_different_prompts_are_no_pair(tmp_path):
+    def chat(*texts):
+        return [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
+
+    rejected = chat("Q?", "A.", "And?", "No.")
+    found = given(
+        tmp_path,
+        "preference",
+        *({"chosen": chat("Q?", one, "And?", "Yes."), "rejected": rejected} for one in ("B.", "A.")),
+    )
+    assert "chosen and rejected answer different prompts" in found[0].error
+    assert found[1].fields["output_a"] == "Yes."

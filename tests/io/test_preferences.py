@@ -41,7 +41,7 @@ def test_systems_in_the_other_order_do_not_turn_the_preference():
 
 
 def test_numbers_beyond_one_are_asked_about():
-    with pytest.raises(ConfigurationError, match="above 1, such as 2") as caught:
+    with pytest.raises(ConfigurationError, match="beyond 0 to 1, such as 2") as caught:
         sides_of({"p": 2}, "p")
     assert "`prefers=1=a,2=b,0=tie`" in str(caught.value.hint)
 
@@ -170,13 +170,16 @@ def test_numbers_without_a_meaning_are_named_with_file_and_row_and_column_once(p
     )
     given = ("--given", "plain", "--field", "human=better")
     done = call("pairs", "numbers.jsonl", "-m", "clarity.yaml", "-j", "no-such-judge", *given, "-o", "p.jsonl")
-    assert (done.exit_code, "numbers.jsonl, row 2: 'better' holds preferences above 1" in done.stderr) == (2, True)
+    assert (done.exit_code, "numbers.jsonl, row 2: 'better' holds preferences beyond 0 to 1" in done.stderr) == (
+        2,
+        True,
+    )
     assert "--prefers 1=a,2=b,0=tie" in done.stderr
     done = call("pairs", "numbers.jsonl", *JUDGED, *given, "--prefers", "1=a,2=b", "-o", "p.jsonl")
     assert done.exit_code == 0, done.stderr
     assert [row["human"] for row in read_rows(place / "p.jsonl")] == [1.0, 0.0]
     wrong = call("rank", "p.jsonl", "--human", "better")
-    assert (wrong.exit_code, wrong.stderr.count("Say what the numbers mean")) == (2, 1)
+    assert (wrong.exit_code, wrong.stderr.count("Say what they mean")) == (2, 1)
 
 
 def test_a_mapped_column_of_plain_pairs_that_is_nowhere_is_refused(place):
@@ -185,11 +188,13 @@ def test_a_mapped_column_of_plain_pairs_that_is_nowhere_is_refused(place):
     assert (done.exit_code, "'human' is mapped to 'lable', and no row has such a column" in done.stderr) == (2, True)
 
 
-def test_a_rating_of_a_pair_is_none_of_each_side(place):
-    rows = [{"question": f"Q{n}", "a": "It is.", "b": "No.", "winner_model_a": n % 2} for n in range(4)]
+@pytest.mark.parametrize("verb", ["rank", "estimate", "meta-eval", "calibrate"])
+def test_a_rating_of_a_pair_is_none_of_each_side(place, verb):
+    rows = [{"question": f"Q{n}", "a": f"It is {n}.", "b": f"No {n}.", "winner_model_a": n % 2} for n in range(6)]
     write_rows(place / "arena.jsonl", rows)
     done = call("score", "arena.jsonl", *JUDGED, "--system-columns", "a", "b", "-o", "s.jsonl")
     assert done.exit_code == 0, done.stderr
-    told = call("rank", "s.jsonl", "--human", "winner_model_a", "--human-scale", "0-1")
+    more = ("-o", "c.yaml", "--method", "isotonic") if verb == "calibrate" else ()
+    told = call(verb, "s.jsonl", "--human", "winner_model_a", "--human-scale", "0-1", *more)
     assert told.exit_code == 2
     assert "is the same for all systems of every document: it rates a pair, not each output" in told.stderr

@@ -33,7 +33,8 @@ from geval_local.errors import GevalError
 from geval_local.fields import beginning, counted, shortened
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import ENDING, manifest_path
-from geval_local.io.samples import Sample
+from geval_local.io.results import input_number
+from geval_local.io.samples import INPUT_ROW, Sample
 from geval_local.options import JudgeOptions
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 from geval_local.signature import short_signature, signature_parts
@@ -208,8 +209,8 @@ def _name(sample: Sample) -> str:
 
 def _place(sample: Sample) -> str:
     file = sample.fields.get("file")
-    where = f"row {sample.row}" if sample.row else "-"
-    return f"{beginning(str(file), PIECE)}, {where}" if isinstance(file, str) else where
+    where = f"row {input_number(sample.fields.get(INPUT_ROW), sample.row)}" if sample.row else "-"
+    return f"{shortened(str(file), 2 * PIECE)}, {where}" if isinstance(file, str) else where
 
 
 def show_summaries(summaries: Sequence[Summary], data: Sequence[str] = ()) -> None:
