@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from cli_run import run
+from cli_run import run, write_rows
 from scipy import stats
 
 from geval_local.analysis.estimates import estimate
@@ -158,3 +158,18 @@ def test_preferences_read_ranks_of_pairs():
     (source,) = sources_of([rows], human="ranks", human_better="low")
     assert [one.human for one in source.found[:3]] == [1, 0, 0.5]
     assert np.isnan(source.found[3].human)
+
+
+def test_preferences_of_several_people_in_a_second_file(tmp_path):
+    figures = {"m/pairs": {"score": 0.9, "probabilities": {"A": 0.8, "B": 0.1, "tie": 0.1}}}
+    rows = [{"document": f"d{n}", "system_a": "new", "system_b": "old", "geval": figures} for n in range(2)]
+    said = {"d0": ("new", "old", "tie"), "d1": ("new", "", "new")}
+    given = [{"key": key, "who": f"p{n}", "best": one} for key, people in said.items() for n, one in enumerate(people)]
+    (source,) = sources_of(
+        [rows],
+        human="best",
+        ratings=write_rows(tmp_path / "said.jsonl", given),
+        on="document=key",
+        rater_column="who",
+    )
+    assert [(one.human, one.people) for one in source.found] == [(0.5, (1, 0, 0.5)), (1, (1, 1))]
