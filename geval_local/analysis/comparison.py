@@ -24,6 +24,7 @@ from geval_local.analysis.results import (
     Reading,
     ResultsGiven,
     ScoredRun,
+    each_given,
     grouped,
     level_of_rated,
     row_keys,
@@ -465,7 +466,7 @@ class SystemComparison(Study):
 
 
 def compare(
-    results: Sequence[ResultsGiven],
+    results: ResultsGiven | Sequence[ResultsGiven],
     *,
     metrics: Sequence[str] = (),
     baseline: str | None = None,
@@ -488,7 +489,7 @@ def compare(
 
     Parameters
     ----------
-    results : sequence of path, RunResult, rows or data frames
+    results : path, RunResult, rows or data frame, or sequence of them
         One with the systems in a column, one for each system, or two runs.
     metrics : sequence of str
         Names of the metrics to compare; by default all that the results share.
@@ -523,7 +524,7 @@ def compare(
     """
     if plan is not None and not plan > 0:
         raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
-    scored = [ScoredRun.of(one, **reading) for one in results]
+    scored = [ScoredRun.of(one, **reading) for one in each_given(results)]
     if system_columns:
         field = system_of_columns(scored, system_columns, reading.get("system"))
         scored = [replace(run, system=field) for run in scored]

@@ -16,7 +16,15 @@ from typing_extensions import Unpack
 
 from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.ratings.values import HumanFields
-from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, level_of_rated, row_keys, together
+from geval_local.analysis.results import (
+    Reading,
+    ResultsGiven,
+    ScoredRun,
+    each_given,
+    level_of_rated,
+    row_keys,
+    together,
+)
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
 from geval_local.errors import Cause, ConfigurationError, ErrorCode
 from geval_local.io.columns import EVERYTHING
@@ -215,7 +223,7 @@ class JuryStudy(Study):
 
 
 def jury(
-    results: Sequence[ResultsGiven],
+    results: ResultsGiven | Sequence[ResultsGiven],
     *,
     metric: str | None = None,
     human: HumanFields | None = None,
@@ -229,7 +237,7 @@ def jury(
 
     Parameters
     ----------
-    results : sequence of path or RunResult
+    results : path, RunResult, rows or data frame, or sequence of them
         Results of two or more judges over the same rows, with their manifests.
     metric : str, optional
         The metric, if the results have several.
@@ -248,7 +256,7 @@ def jury(
     ConfigurationError, DataError
         If the runs do not belong to one jury, or share no scored row.
     """
-    scored = [ScoredRun.of(one, **reading) for one in results]
+    scored = [ScoredRun.of(one, **reading) for one in each_given(results)]
     name = scored[0].one_metric(metric)
     named = _named(scored, name)
     documents = dict(zip(named, together([*named.values()]), strict=True))

@@ -35,6 +35,7 @@ from geval_local.analysis.results import (
     Reading,
     ResultsGiven,
     ScoredRun,
+    each_given,
     grouped,
     missing_field,
     rated_items,
@@ -79,7 +80,7 @@ class Source:
 
 
 def sources_of(
-    results: Sequence[ResultsGiven],
+    results: ResultsGiven | Sequence[ResultsGiven],
     *,
     metric: str | None = None,
     human: HumanFields | None = None,
@@ -90,7 +91,7 @@ def sources_of(
     ratings = None if reading.get("on") else reading.pop("ratings", None)
     if ratings is not None and human is None:
         raise ConfigurationError("`ratings` needs `human`: the field of it that holds the rating")
-    runs = [(run := ScoredRun.of(one, **reading), _pair_metric(run, metric)) for one in results]
+    runs = [(run := ScoredRun.of(one, **reading), _pair_metric(run, metric)) for one in each_given(results)]
     system = reading.get("system")
     names = [key.removesuffix("/pairs") if key else run.one_metric(metric) for run, key in runs]
     people: dict[tuple[str, str], float] = {}
@@ -234,7 +235,7 @@ class Preferences(Study):
 
 
 def rank(
-    results: Sequence[ResultsGiven],
+    results: ResultsGiven | Sequence[ResultsGiven],
     *,
     metric: str | None = None,
     human: HumanFields | None = None,
@@ -249,7 +250,7 @@ def rank(
 
     Parameters
     ----------
-    results : sequence of path, RunResult, rows or data frames
+    results : path, RunResult, rows or data frame, or sequence of them
         Results of `pairs`, or of `score`: outputs of the latter are compared by their distributions and by their
         scores.
     metric : str, optional

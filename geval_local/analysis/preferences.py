@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from geval_local.analysis.ratings.values import ByRater
 from geval_local.analysis.results import ScoredRun, figures_of
 from geval_local.direction import Better, Direction
 from geval_local.errors import ConfigurationError, DataError
@@ -104,6 +105,8 @@ def _preference(
             hint="Expected the results of `geval-local pairs`, as JSONL or Parquet, or as CSV with `columns=all`.",
         )
     orders, masses = (figures.get(name) or () for name in ("order_scores", "order_masses"))
+    if human is not None and isinstance(said := row.get(human), ByRater):
+        row = {**row, human: list(said.values())}
     try:
         sides = sides_of(row, human or "human", words, None if human is None else better)
     except (ValueError, ConfigurationError) as error:

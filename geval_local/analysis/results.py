@@ -65,6 +65,12 @@ ABLATIONS = (
 ResultsGiven = Any
 
 
+def each_given(results: ResultsGiven | Sequence[ResultsGiven]) -> Sequence[ResultsGiven]:
+    """Return several results as they are, and single ones, which may be rows, as a list of one."""
+    is_several = isinstance(results, Sequence) and not isinstance(results, str)
+    return results if is_several and not (results and isinstance(results[0], Mapping)) else [results]
+
+
 def read_rows(path: str | Path) -> ResultRows:
     """Read all rows of a JSONL, JSON, CSV, Excel or Parquet file; figures of a scored file are always under ``geval``.
 

@@ -51,7 +51,7 @@ judges:
 {judges}  # - name: qwen2.5-7b
   #   dtype: float16
 
-# exact; mode, the likeliest label; or {{kind: sample, n: 20, seed: 0}}
+# exact; median; mode, the likeliest label; or {{kind: sample, n: 20, seed: 0}}
 estimator: exact
 
 # What must hold, or the command ends with exit code 1; `all` means every metric.
@@ -63,7 +63,7 @@ gates:
   #   not_worse: true                     # no drop against the baseline
   #   by: {{language: {{mean: ">= 3"}}}}      # for every value of a column
 
-# An earlier run; `last` is the newest finished one, and needs a placeholder in outputs.
+# An earlier run; `last` is the newest of another commit whose gates held, and needs a placeholder in outputs.
 # baseline: last
 
 # A run directory for each data file, and the reports; runs/{{date}}-{{commit}} gives every run its own.
@@ -90,7 +90,7 @@ def start_evaluation(
         names = guess_metrics(columns, texts) if columns else []
         if columns:
             notes.append(
-                f"metrics that its columns fit: {', '.join(names)}"
+                f"presets chosen by its columns: {', '.join(names)}"
                 if names
                 else "its columns fit no preset by their names; say under `fields` which column holds what"
             )

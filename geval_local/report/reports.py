@@ -21,6 +21,7 @@ from geval_local.analysis.results import (
     Reading,
     ResultsGiven,
     ScoredRun,
+    each_given,
     system_of_columns,
 )
 from geval_local.analysis.tables import interval, number
@@ -60,7 +61,7 @@ class WrittenReport:
 
 
 def write_report(
-    results: Sequence[ResultsGiven],
+    results: ResultsGiven | Sequence[ResultsGiven],
     output: str | Path,
     *,
     human: HumanFields | None = None,
@@ -77,7 +78,7 @@ def write_report(
 
     Parameters
     ----------
-    results : sequence of path or RunResult
+    results : path, RunResult, rows or data frame, or sequence of them
         The runs.
     output : path
         The ``.html`` file; for several runs a directory.
@@ -108,6 +109,7 @@ def write_report(
     """
     check_estimator(reading.get("estimator"))
     written = [reason for path in reasons for reason in read_reasons(path)]
+    results = each_given(results)
     place, many = Path(output), len(results) > 1
     if many and place.suffix.lower() in (".html", ".htm"):
         raise ConfigurationError(

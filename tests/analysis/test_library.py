@@ -9,7 +9,7 @@ from cli_run import read_rows, run
 from rated_runs import prepare, score
 
 import geval_local
-from geval_local import bias, calibrate, compare, jury, meta_evaluate, rank, read_rated, write_report
+from geval_local import bias, calibrate, compare, jury, meta_evaluate, rank, read_rated, read_results, write_report
 from geval_local.analysis.comparison import RunComparison
 from geval_local.errors import ConfigurationError, DataError
 
@@ -74,6 +74,20 @@ def test_rows_and_frames_are_taken_as_files_are(here):
         assert (found.gaps, found.sides, found.length) == (expected.gaps, expected.sides, expected.length)
     with pytest.raises(ConfigurationError, match="nothing says under which signature"):
         calibrate(rows, **RATED)
+
+
+def test_a_single_result_needs_no_list(here):
+    grouped = {"system": "side", "group_by": "doc"}
+    listed, rows = compare(["a.jsonl"], **grouped).to_dict(), read_rows(here / "a.jsonl")
+    held = compare([rows], **grouped).to_dict()
+    frame = read_results("a.jsonl").to_pandas()
+    assert compare("a.jsonl", **grouped).to_dict() == compare(read_results("a.jsonl", **grouped)).to_dict() == listed
+    assert compare(rows, **grouped).to_dict() == held
+    assert compare(frame, **grouped).to_dict() == compare([frame], **grouped).to_dict()
+    assert rank(read_results("a.jsonl", **grouped)).to_dict() == rank(["a.jsonl"], **grouped).to_dict()
+    assert write_report(read_results("a.jsonl"), here / "single.html").path == here / "single.html"
+    with pytest.raises(ConfigurationError, match="two"):
+        jury(read_results("a.jsonl"))
 
 
 def test_reports_are_written_from_python(here):

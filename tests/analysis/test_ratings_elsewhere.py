@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from cli_run import run
+from cli_run import run, write_rows
 from scipy import stats
 
 from geval_local.analysis.estimates import estimate
@@ -103,6 +103,17 @@ def test_a_key_needs_a_file_and_a_file_a_key(scored):
             estimate("out.jsonl", "stars", **half)
 
 
+@pytest.mark.usefixtures("scored")
+@pytest.mark.parametrize(("scale", "is_shown"), [(None, True), ("1-5", True), ("1-4", False), ("0-5", False)])
+def test_labels_are_not_compared_with_ratings_on_another_scale(scale, is_shown):
+    written("people.csv", [{"id": f"r{place}", "stars": rank} for place, rank in enumerate(RANKS)])
+    rated = read_rated("out.jsonl", human="stars", ratings="people.csv", on="id", human_scale=scale)
+    found = meta_evaluate(rated, level="pooled", baselines=False)
+    shown = found.good_enough.kappas, found.good_enough.probabilities
+    assert [bool(own) for own in shown] == [is_shown, is_shown]
+    assert any("another scale" in note for note in found.notes) != is_shown
+
+
 def test_of_ranks_the_first_is_the_best(scored, tmp_path):
     written("ranks.csv", [{"id": f"r{place}", "rank": rank, "place": rank} for place, rank in enumerate(RANKS)])
     given = {"human": "rank", "ratings": "ranks.csv", "on": "id", "human_scale": "1-4"}
@@ -158,3 +169,18 @@ def test_preferences_read_ranks_of_pairs():
     (source,) = sources_of([rows], human="ranks", human_better="low")
     assert [one.human for one in source.found[:3]] == [1, 0, 0.5]
     assert np.isnan(source.found[3].human)
+
+
+def test_preferences_of_several_people_in_a_second_file(tmp_path):
+    figures = {"m/pairs": {"score": 0.9, "probabilities": {"A": 0.8, "B": 0.1, "tie": 0.1}}}
+    rows = [{"document": f"d{n}", "system_a": "new", "system_b": "old", "geval": figures} for n in range(2)]
+    said = {"d0": ("new", "old", "tie"), "d1": ("new", "", "new")}
+    given = [{"key": key, "who": f"p{n}", "best": one} for key, people in said.items() for n, one in enumerate(people)]
+    (source,) = sources_of(
+        [rows],
+        human="best",
+        ratings=write_rows(tmp_path / "said.jsonl", given),
+        on="document=key",
+        rater_column="who",
+    )
+    assert [(one.human, one.people) for one in source.found] == [(0.5, (1, 0, 0.5)), (1, (1, 1))]

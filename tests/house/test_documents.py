@@ -64,6 +64,7 @@ NOT_RUN_COUNTS = {
     "your-model.md": 3,
     "judges.md": 3,
     "embedded-judges.md": 1,
+    "choose-a-judge.md": 1,
     "ratings.md": 1,
     "runs.md": 1,
     "clusters.md": 4,

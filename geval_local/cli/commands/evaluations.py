@@ -33,7 +33,8 @@ def init(
             "--metric",
             "-m",
             metavar="NAME",
-            help="A preset or a metric's YAML file; may be repeated. Absent: those that fit the columns.",
+            help="A preset or a metric's YAML file; may be repeated. Absent: the group of presets that uses the most "
+            "columns.",
             autocompletion=complete_metric,
         ),
     ] = None,
