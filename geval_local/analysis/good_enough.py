@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,16 +101,23 @@ class GoodEnough:
     annotators: Mapping[str, Annotators] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, judges: Mapping[str, Sequence[ScoredItem]], ratings: Floats | None = None) -> GoodEnough:
-        """Compute the figures that scores and ratings allow; `ratings` are those of single raters."""
+    def of(
+        cls,
+        judges: Mapping[str, Sequence[ScoredItem]],
+        ratings: Floats | None = None,
+        elsewhere: Container[str] = (),
+    ) -> GoodEnough:
+        """Compute the figures that scores and ratings allow; `ratings` are those of single raters.
+
+        Dimensions `elsewhere` were rated on another scale than the scores': only yes and no are compared.
+        """
         found: dict[str, dict[str, Any]] = {}
         for key, items in judges.items():
-            figures = {
-                "verdicts": judge_verdicts(items),
-                "kappas": judge_kappas(items),
-                "probabilities": judge_probabilities(items, ratings),
-                "annotators": None if ratings is None else alternative_annotators(items, ratings),
-            }
+            figures: dict[str, Any] = {"verdicts": judge_verdicts(items)}
+            if key.rpartition(": ")[0] not in elsewhere:
+                figures["kappas"] = judge_kappas(items)
+                figures["probabilities"] = judge_probabilities(items, ratings)
+                figures["annotators"] = None if ratings is None else alternative_annotators(items, ratings)
             for name, one in figures.items():
                 if one is not None:
                     found.setdefault(name, {})[key] = one

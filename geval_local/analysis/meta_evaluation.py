@@ -375,6 +375,9 @@ def meta_evaluate(
     }
     averages, tests = _averages(found, level, coefficient, target)
     judges = {f"{d}: {one.name}": items for one in found if one.kind == "judge" for d, items in one.items.items()}
+    scales = {d: (rows.rating_scale(d), metric.scale) for d, metric in rows.metrics.items()}
+    elsewhere = [d for d, (people, own) in scales.items() if (people.low, people.high) != (own.low, own.high)]
+    notes += [f"{d}: people rated on another scale than the judge, so that no label is compared" for d in elsewhere]
     ceiling, ratings = None, None
     if rows.raters:
         people = rows.ratings()
@@ -395,7 +398,7 @@ def meta_evaluate(
         parsed,
         notes,
         ceiling,
-        GoodEnough.of(judges, ratings),
+        GoodEnough.of(judges, ratings, elsewhere),
         coefficients,
     )
 

@@ -103,6 +103,17 @@ def test_a_key_needs_a_file_and_a_file_a_key(scored):
             estimate("out.jsonl", "stars", **half)
 
 
+@pytest.mark.usefixtures("scored")
+@pytest.mark.parametrize(("scale", "is_shown"), [(None, True), ("1-5", True), ("1-4", False), ("0-5", False)])
+def test_labels_are_not_compared_with_ratings_on_another_scale(scale, is_shown):
+    written("people.csv", [{"id": f"r{place}", "stars": rank} for place, rank in enumerate(RANKS)])
+    rated = read_rated("out.jsonl", human="stars", ratings="people.csv", on="id", human_scale=scale)
+    found = meta_evaluate(rated, level="pooled", baselines=False)
+    shown = found.good_enough.kappas, found.good_enough.probabilities
+    assert [bool(own) for own in shown] == [is_shown, is_shown]
+    assert any("another scale" in note for note in found.notes) != is_shown
+
+
 def test_of_ranks_the_first_is_the_best(scored, tmp_path):
     written("ranks.csv", [{"id": f"r{place}", "rank": rank, "place": rank} for place, rank in enumerate(RANKS)])
     given = {"human": "rank", "ratings": "ranks.csv", "on": "id", "human_scale": "1-4"}
