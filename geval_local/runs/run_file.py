@@ -40,6 +40,7 @@ from geval_local.io.input_checks import (
 from geval_local.io.input_files import find_files, read_input
 from geval_local.io.pairs import PLAIN, PairPlan, pair_samples
 from geval_local.io.places import File, Place, file_at, is_address
+from geval_local.io.result_manifest import read_manifest as read_description
 from geval_local.io.samples import Sample, id_hash
 from geval_local.metric import Metric
 from geval_local.models.registry import labels_of
@@ -136,8 +137,9 @@ def score_file(
     chosen = load_metrics(metrics)
     names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
     maps = read_calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
-    settings = _settings(chosen, options, judges, list(metric_names or names), evaluation)
     paths = find_files(given)
+    options = _with_known_fields(paths, chosen, options)
+    settings = _settings(chosen, options, judges, list(metric_names or names), evaluation)
     target = find_target(output, options.formats, shard=options.shard)
     for path in paths:
         target.refuse_input(path)
@@ -178,7 +180,18 @@ def wanted_run(
 ) -> RunManifest:
     """Describe the run that `score_file` would make, to tell whether a directory holds the same one."""
     records, _ = _judges(judges)
-    return RunManifest.new(fingerprint_inputs(find_files([file])), _settings(metrics, options, judges), records)
+    paths = find_files([file])
+    options = _with_known_fields(paths, metrics, options)
+    return RunManifest.new(fingerprint_inputs(paths), _settings(metrics, options, judges), records)
+
+
+def _with_known_fields(paths: Sequence[File], metrics: Sequence[Metric], options: RunOptions) -> RunOptions:
+    """Read the fields of results from the columns that they were scored from, unless the options name others."""
+    described = read_description(paths[0]) if len(paths) == 1 else None
+    wanted = {name for metric in metrics for name in metric.fields}
+    known = {} if described is None or not described.metrics else described.fields
+    fields = {name: path for name, path in known.items() if name in wanted} | options.fields
+    return options.model_copy(update={"fields": fields}) if fields != options.fields else options
 
 
 def decide_file(

@@ -465,3 +465,19 @@ def test_ratings_of_one_row_a_document_are_correlated_over_all_rows(here):
     assert (compared["level"], compared["first"]) == ("pooled", spearman)
     before = record(here, "calibrate", "out.jsonl", *people, "-o", "c.json")["held_out"]
     assert before["level"] == "pooled"
+
+
+def test_results_are_scored_and_paired_by_the_columns_that_they_were_scored_from(here):
+    scored(here, "mapped")
+    done = run("pairs", "out.jsonl", "-m", "worth.yaml", "-j", "nano", "-o", "pairs.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert len(read_rows(here / "pairs.jsonl")) == 12
+    # Another metric, of the output alone: the first one's question stays known.
+    (here / "tone.yaml").write_text(METRIC.replace("worth", "tone").format(fields="{output: Text}"), encoding="utf-8")
+    done = run("score", "out.jsonl", "-m", "tone.yaml", "-j", "smol", "-o", "both.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert dict(read_manifest(here / "both.jsonl").fields) == {"question": "user message", "output": "bot reply"}
+    # A named column goes before what is known.
+    named = ("--field", "output=topic")
+    done = run("score", "out.jsonl", "-m", "tone.yaml", *named, "-o", "topics.jsonl", home=here)
+    assert read_manifest(here / "topics.jsonl").fields["output"] == "topic"
