@@ -200,12 +200,16 @@ def without(row: Mapping[str, Any], path: str) -> dict[str, Any]:
 def unwrapped(value: Any, *, texts: bool = True) -> Any:
     """Read a cell or an object as what it is: messages, the text of one message, a list of texts (if `texts`).
 
-    Known are a message, an object with ``messages``, and an answer of a server with ``choices``; JSON and Python's form
-    of them in a text are decoded. Every other value stays unchanged.
+    Known are a message, an object with ``messages``, and an answer of a server with ``choices`` or ``candidates``; JSON
+    and Python's form of them in a text are decoded. Every other value stays unchanged.
     """
     held = decoded_json(value)
-    if isinstance(held, Mapping) and isinstance(chosen := held.get("choices"), list) and chosen:
-        held = chosen[0].get("message") if isinstance(chosen[0], Mapping) else None
+    for name, inner in (("choices", "message"), ("candidates", "content")):
+        if isinstance(held, Mapping) and isinstance(chosen := held.get(name), list) and chosen:
+            first = chosen[0] if isinstance(chosen[0], Mapping) else {}
+            if isinstance(text := first.get("text"), str):
+                return text
+            held = first.get(inner)
     if isinstance(held, Mapping) and is_messages(held.get("messages")):
         held = held["messages"]
     if is_messages(held):  # an answer of OpenAI's responses begins with its reasoning

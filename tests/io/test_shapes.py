@@ -98,6 +98,8 @@ def test_any_number_of_systems(tmp_path, monkeypatch, given):
         ("{'role': 'assistant', 'content': 'Yes.'}", "output", "Yes."),
         ('{"messages": [{"role": "user", "content": "Why?"}]}', "question", "User: Why?"),
         ('{"choices": [{"message": {"role": "assistant", "content": "Yes."}}]}', "output", "Yes."),
+        ('{"choices": [{"text": "Yes.", "index": 0}]}', "output", "Yes."),
+        ('{"candidates": [{"content": {"role": "model", "parts": [{"text": "Yes."}]}}]}', "output", "Yes."),
         # What a judge may well be asked about stays as it is.
         ('["One.", "Two."]', "output", '["One.", "Two."]'),
         ('{"answer": 5}', "output", '{"answer": 5}'),
