@@ -239,19 +239,18 @@ def is_message(value: Any) -> bool:
 
 def with_roles(messages: Sequence[Any], roles: Mapping[str, str]) -> list[Any]:
     """Give messages the usual names of roles: role -> other names for it, separated by commas."""
-    known = {_folded(name): role for role, names in roles.items() for name in names.split(",")}
+
+    def folded(name: object) -> str:  # all spellings are one: of a dotted capital I, and of accents
+        return unicodedata.normalize("NFC", str(name).strip().casefold().replace("i\u0307", "i"))
+
+    known = {folded(name): role for role, names in roles.items() for name in names.split(",")}
 
     def named(message: Any) -> Any:
         key = next((key for key in ("role", "from", "type") if isinstance(message, Mapping) and key in message), None)
-        role = None if key is None else known.get(_folded(message[key]))
+        role = None if key is None else known.get(folded(message[key]))
         return message if role is None else {**message, "role": role}
 
     return [*map(named, messages)]
-
-
-def _folded(name: object) -> str:
-    """Write a name as all its spellings are: small letters, also of a dotted capital I, and accents in one form."""
-    return unicodedata.normalize("NFC", str(name).strip().casefold().replace("i\u0307", "i"))
 
 
 def read_turns(column: str, messages: Sequence[Any], where: str) -> list[Turn]:

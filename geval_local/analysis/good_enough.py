@@ -107,10 +107,7 @@ class GoodEnough:
         ratings: Floats | None = None,
         elsewhere: Container[str] = (),
     ) -> GoodEnough:
-        """Compute the figures that scores and ratings allow; `ratings` are those of single raters.
-
-        Dimensions `elsewhere` were rated on another scale than the scores': only yes and no are compared.
-        """
+        """Compute what scores and ratings, also of single raters, allow; of another scale, `elsewhere`, yes and no."""
         found: dict[str, dict[str, Any]] = {}
         for key, items in judges.items():
             figures: dict[str, Any] = {"verdicts": judge_verdicts(items)}
