@@ -68,6 +68,11 @@ def turn_name(row: Mapping[str, Any]) -> str | None:
     return f"turn {row[TURN]} of {next((str(name) for name in names if name not in (None, '')), 'the conversation')}"
 
 
+def row_name(row: Mapping[str, Any]) -> str:
+    """Name a row by its turn, else by its id; empty if it has neither."""
+    return turn_name(row) or ("" if row.get("id") is None else str(row["id"]))
+
+
 def named_turns(rows: Iterable[Mapping[str, Any]], names: list[str]) -> list[str]:
     """Name rows that all are turns by them, if that tells them apart; keep their `names` otherwise."""
     turns = [*map(turn_name, rows)]

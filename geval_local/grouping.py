@@ -13,7 +13,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count, pairwise
 from typing import Any
@@ -140,12 +140,6 @@ class DocumentRule:
     def judged(self) -> str:
         """The field whose text is judged by itself, as none of a pair is; empty if there is none."""
         return "" if "output_a" in self.fields else self.answer
-
-    @property
-    def about_items(self) -> DocumentRule:
-        """The same without the judged text, for outputs that are held against each other."""
-        used = None if self.used is None else tuple(name for name in self.used if name != self.judged)
-        return replace(self, answer="", used=used)
 
     def output(self, row: Mapping[str, Any]) -> str | None:
         """Return the text of a row that is judged: the metric's, else that of the usual columns; None if none is."""

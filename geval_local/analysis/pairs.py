@@ -170,7 +170,8 @@ def _ratings(
 
 def _documents(rows: ResultRows, path: Path, rule: DocumentRule) -> Grouped:
     """Name the documents, of which there may be one; outputs of the same document are compared."""
-    collected = Documents.of(rule.about_items, rows.inputs())
+    used = None if rule.used is None else tuple(name for name in rule.used if name != rule.judged)
+    collected = Documents.of(replace(rule, answer="", used=used), rows.inputs())
     if not collected.counts.is_about_items:
         hint = "Name it by `group_by=FIELD`."
         raise DataError(f"{path}: nothing says which outputs are for the same document", hint=hint)

@@ -40,7 +40,7 @@ from geval_local.analysis.results import (
     row_keys,
 )
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
-from geval_local.conversation import turn_name
+from geval_local.conversation import row_name
 from geval_local.errors import DataError, GevalError, NotComparableError
 from geval_local.fields import counted, lookup
 from geval_local.io.ownership import file_sha256
@@ -293,9 +293,8 @@ def _vanished(slices: Iterable[str | None], slicing: Slicing) -> Iterator[tuple[
 def shown_row(run: ScoredRun, items: Sequence[ScoredItem], at: int) -> ShownRow:
     """Describe a row of a run, counted from 0."""
     row = run.rows[at]
-    name = "" if (given := turn_name(row) or lookup(row, "id")) is None else str(given)
     number = input_number(row.get(INPUT_ROW), row.number or at + 1)
-    return ShownRow(number, name, items[at].predicted, run.rule.output(row) or "")
+    return ShownRow(number, row_name(row), items[at].predicted, run.rule.output(row) or "")
 
 
 def refused(gate: Gate, error: GevalError, new: ScoredRun, old: ScoredRun) -> GateOutcome:

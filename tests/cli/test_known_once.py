@@ -481,3 +481,20 @@ def test_results_are_scored_and_paired_by_the_columns_that_they_were_scored_from
     named = ("--field", "output=topic")
     done = run("score", "out.jsonl", "-m", "tone.yaml", *named, "-o", "topics.jsonl", home=here)
     assert read_manifest(here / "topics.jsonl").fields["output"] == "topic"
+
+
+def test_outputs_for_one_prompt_are_ranked_within_it_although_people_rated_them_several_times(here):
+    """Documents of the figures are the texts; two systems' outputs are held against each other within the prompt."""
+    rows = [
+        {"prompt": "Tell a tale.", "story": f"Tale of {bot}", "system": bot, "worker": who, "rating": 3}
+        for bot in ("old", "new")
+        for who in ("ann", "ben")
+    ]
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields="{prompt: Prompt, story: Story}"), encoding="utf-8")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "-o", "out.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert read_manifest(here / "out.jsonl").documents == ("prompt", "story")
+    ranked = run("rank", "out.jsonl", home=here)
+    assert ranked.exit_code == 0, ranked.stderr
+    assert re.search(r"^(old|new) +1 ", ranked.stdout, re.MULTILINE)

@@ -218,8 +218,7 @@ def test_ratings_of_the_same_texts_are_no_documents_although_all_rows_are_about_
     # Readers of results decide the same by what was used.
     again = Documents.of(DocumentRule.of([("prompt", "story")], used=documents.counts.used), made)
     assert partition(again.codes.tolist()) == partition(documents.codes.tolist())
-    # Outputs that are held against each other are about the item; a named column decides; few repeats are none.
-    assert Documents.of(rule.about_items, made).counts.used == ("prompt",)
+    # A named column decides; few repeats are none.
     assert Documents.of(DocumentRule.of([("prompt", "story")], group_by="prompt"), made).counts.distinct == 1
     few = [row | {"story": f"Tale {place if place > 1 else 0}"} for place, row in enumerate(made)]
     assert not Documents.of(rule, few).counts.is_grouped

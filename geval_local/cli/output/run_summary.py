@@ -27,7 +27,7 @@ from geval_local.cli.output.console import (
     print_rows,
     say,
 )
-from geval_local.conversation import turn_name
+from geval_local.conversation import row_name
 from geval_local.direction import Direction
 from geval_local.errors import GevalError
 from geval_local.fields import beginning, counted, shortened
@@ -176,7 +176,7 @@ def show_lowest(metric: str, rows: Sequence[tuple[Sample, Score]], count: int, r
     alike: dict[object, list[tuple[Sample, Score]]] = {}
     for place, (sample, score) in enumerate(rows):
         texts = [rule.text(sample.fields, name) for name in rule.fields]
-        key = place if rule.output(sample.fields) is None else (_name(sample), score.value, *texts)
+        key = place if rule.output(sample.fields) is None else (row_name(sample.fields), score.value, *texts)
         alike.setdefault(key, []).append((sample, score))
     shown = [(*own[0], len(own) - 1) for own in alike.values()][:count]
     if not shown:
@@ -190,7 +190,7 @@ def show_lowest(metric: str, rows: Sequence[tuple[Sample, Score]], count: int, r
             found = sorted(found, key=lambda pair: -pair[1])[:LIKELIEST]
         shares = "  ".join(f"p({label}) {p:.2f}" for label, p in found)
         line = f"  {_place(sample):>{width}}  {score.value:.3f}  {shares}".rstrip()
-        name = shortened(_name(sample), LINE - 6)
+        name = shortened(row_name(sample.fields), LINE - 6)
         if len(line) + 2 + len(name) > LINE:  # a name that does not fit has a line of its own
             line, name = f"{line}\n      {name}", ""
         say(f"{line}  {name}".rstrip())
@@ -199,12 +199,6 @@ def show_lowest(metric: str, rows: Sequence[tuple[Sample, Score]], count: int, r
             say(f"      {field}: {beginning(text, max(PIECE, LINE - len(field) - 8))}")
         if others:
             say(f"      {counted(others, 'more row')} of the same texts")
-
-
-def _name(sample: Sample) -> str:
-    """Return the name of a row, which is that of its turn or its id, if it has one."""
-    given = turn_name(sample.fields) or sample.fields.get("id")
-    return "" if given is None else str(given)
 
 
 def _place(sample: Sample) -> str:
