@@ -211,6 +211,7 @@ def test_thoughts_follow_their_seeds(which, request):
     assert judge.score_many(FIVE, ROWS[2:])[0].thoughts.texts == together[2]
 
 
+@pytest.mark.nightly
 def test_thoughts_about_more_text_than_one_pass_takes(judge):
     """vLLM begins texts with seeds when their prompts are whole: on a CPU it fails otherwise."""
     own = judge.thinking_as(JudgeOptions(**THINK | {"think": 1, "think_tokens": 2}, think_temperature=1.0))
@@ -368,6 +369,7 @@ def memory():
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS"))
 
 
+@pytest.mark.nightly
 def test_a_second_judge_after_the_first(smollm2, judge, expected):
     """A closed judge gives its memory back: 1 GB for keys and values, and the weights."""
     loaded = memory()
