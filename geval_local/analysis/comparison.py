@@ -617,13 +617,13 @@ def _compare_runs(
         found[name] = differences(*sides, count=largest)
         doubt[name] = doubt_of(sides[0]), doubt_of(sides[1])
         if name in rated:
-            test = partial(test, level=level or level_of_rated(documents[0].level, sides))
-            tests[name] = test(*sides, target=target)
-        if plan is not None and name in tests:
-            pilots[name] = tests[name].difference
-            if tests[name].target != "documents":
-                pilots[name] = test(*sides, target="documents").difference
-                systems[name] = test(*sides, target="systems").difference
+            test_over = partial(test, *sides, level=level or level_of_rated(documents[0].level, sides))
+            tests[name] = test_over(target=target)
+            if plan is not None:
+                pilots[name] = tests[name].difference
+            if plan is not None and tests[name].target != "documents":
+                pilots[name] = test_over(target="documents").difference
+                systems[name] = test_over(target="systems").difference
     tests = corrected(tests)
     levels = {name: own.significance for name, own in tests.items()}
     planned = None if plan is None else plan_for(pilots, plan, systems, levels=levels)

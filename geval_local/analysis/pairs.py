@@ -35,6 +35,7 @@ from geval_local.analysis.results import (
     Reading,
     ResultsGiven,
     ScoredRun,
+    check_sides,
     each_given,
     grouped,
     missing_field,
@@ -158,6 +159,7 @@ def _ratings(
     """Read people's ratings by document and system."""
     groups = _documents(rows, path, rule).names
     items = rated_items(rows, None, path, human=human, groups=groups, system=system, scale=scale)
+    check_sides(items, human, path, is_of_pairs=True)
     _check_writers(items, rows, path)
     found: dict[tuple[str, str], float] = {}
     for item in items:

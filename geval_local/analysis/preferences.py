@@ -80,15 +80,23 @@ def read_preferences(
     """Read results of ``geval-local pairs``, with people's preference from a field; see `sides_of` for `words`."""
     figures = figures_of(run.rows, metric, run.path)
     read = partial(_preference, human=human, words=words, better=run.people.human_better)
+    held, file = run.rows.holding(human or "", run.path)
     return [
-        read(row, figures.at(place), f"{run.path}, row {row.number}") for place, row in enumerate(run.rows.inputs())
+        read(row, figures.at(place), f"{run.path}, row {row.number}", rated=f"{file}, row {number}")
+        for place, (number, row) in enumerate(held)
     ]
 
 
 def _preference(
-    row: _Row, figures: _Row, where: str, human: str | None, words: Mapping[str, str] | None, better: Better | None
+    row: _Row,
+    figures: _Row,
+    where: str,
+    rated: str,
+    human: str | None,
+    words: Mapping[str, str] | None,
+    better: Better | None,
 ) -> Preference:
-    """Read one comparison from a row of results and its figures; error messages begin with `where`."""
+    """Read one comparison from a row of results and its figures; messages begin with its place, or the rating's."""
     found = Preference(
         str(row.get("document", where)),
         str(row.get("system_a") or ""),
@@ -111,9 +119,8 @@ def _preference(
         sides = sides_of(row, human or "human", words, None if human is None else better)
     except (ValueError, ConfigurationError) as error:
         if human is not None:
-            raise DataError(
-                f"{where}: {getattr(error, 'message', error)}", hint=getattr(error, "hint", None)
-            ) from error
+            told = getattr(error, "message", error)
+            raise DataError(f"{rated}: {told}", hint=getattr(error, "hint", None)) from error
         sides = []  # a column of the input, that nobody asked for
     people = [float(SIDES.get(str(one), one)) for one in sides]
     return replace(

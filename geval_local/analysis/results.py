@@ -148,12 +148,12 @@ def rated_items(
         )
         for place in range(count)
     ]
-    if human is not None:
-        _check_sides(items, human, path, is_of_pairs=figures is None)
+    if human is not None and figures is not None:
+        check_sides(items, human, path)
     return items
 
 
-def _check_sides(items: Sequence[ScoredItem], human: str, path: str | Path, *, is_of_pairs: bool) -> None:
+def check_sides(items: Sequence[ScoredItem], human: str, path: str | Path, *, is_of_pairs: bool = False) -> None:
     """Doubt ratings that all systems of every document share, although scores differ.
 
     Those of pairs, and of documents that were one wide row, are refused; of few others they may be equal by chance.
@@ -163,17 +163,15 @@ def _check_sides(items: Sequence[ScoredItem], human: str, path: str | Path, *, i
         documents.setdefault(item.group, {})[item.system] = item
     several = [own.values() for own in documents.values() if len(own) > 1]
     several = [own for own in several if not all(math.isnan(one.human) for one in own)]
-    is_of_pairs |= all(_OF_WIDE.fullmatch(one.group) for own in several for one in own)
-    rated, scored = ([{getattr(one, name) for one in own} for own in several] for name in ("human", "predicted"))
-    if len(several) < (2 if is_of_pairs else _FEWEST_EQUAL) or max(map(len, rated)) > 1 or max(map(len, scored)) == 1:
-        return
-    if len(set().union(*rated)) == 1:
+    shared = [{one.human for one in own} for own in several]
+    if any(len(own) > 1 for own in shared) or len(set().union(*shared)) < 2:
         return
     told = f"{path}: {human!r} is the same for all systems of every document"
     way = f"Judge the pairs with `pairs`, and read it there: geval-local rank PAIRS --human {human}."
-    if is_of_pairs:
+    if is_of_pairs or all(_OF_WIDE.fullmatch(one.group) for own in several for one in own):
         raise DataError(f"{told}: it rates a pair, not each output", hint=way)
-    say_once(f"{told}: if it rates a pair, it is no rating of each output. {way}", level=logging.WARNING)
+    if len(several) >= _FEWEST_EQUAL and any(len({one.predicted for one in own}) > 1 for own in several):
+        say_once(f"{told}: if it rates a pair, it is no rating of each output. {way}", level=logging.WARNING)
 
 
 def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:

@@ -131,9 +131,9 @@ def file_samples(
     rows = rows_and_failure(rows, alone=not name, before=before)
     # Only the first repeated id needs the answer: a file without repeated ids is read once.
     known = cache(partial(ids_of_documents, path, **options.reading)) if options.id is None else lambda: False
-    for sample in samples_of(
-        Shape(options).identified(rows), name or path.name, options.fields, repeated, name_documents=known
-    ):
-        own: dict[str, Any] = {INPUT_ROW: sample.row} if name or Shape(options).multiplies else {}
+    shape = Shape(options)
+    for sample in samples_of(shape.identified(rows), name or path.name, options.fields, repeated, name_documents=known):
+        own: dict[str, Any] = {INPUT_ROW: sample.row} if name or shape.multiplies else {}
         own |= {free_name(FILE, sample.fields): name} if name else {}
+        # Behind the columns of the input, of which one may have the name.
         yield replace(sample, fields={**sample.fields, **own, **sample.fields}) if own else sample

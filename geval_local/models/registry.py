@@ -271,7 +271,7 @@ def writes_reasons(judge: JudgeOptions, fingerprint: str | None) -> bool:
 
     One that is found no more is named by the user.
     """
-    with suppress(OSError, GevalError):
+    with suppress(OSError, ValueError, GevalError):
         if (home_directory() / "writing" / safe_file_name(str(fingerprint))).read_text(encoding="utf-8") == "no":
             return False
     with suppress(GevalError):

@@ -9,6 +9,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.io.pairs import given_sample, sides_of
 from geval_local.io.samples import Sample
 from geval_local.options import PreferenceOptions
+from geval_local.wording import say_once
 
 
 @pytest.mark.parametrize(
@@ -198,3 +199,32 @@ def test_a_rating_of_a_pair_is_none_of_each_side(place, verb):
     told = call(verb, "s.jsonl", "--human", "winner_model_a", "--human-scale", "0-1", *more)
     assert told.exit_code == 2
     assert "is the same for all systems of every document: it rates a pair, not each output" in told.stderr
+
+
+@pytest.mark.parametrize("verb", ["rank", "estimate", "meta-eval", "calibrate"])
+def test_two_versions_of_which_people_say_the_same_are_doubted_and_read(place, verb):
+    rows = [
+        {"doc_id": n, "question": f"Q{n}", "output": f"{n} {system}", "system": system, "rating": n % 3 + 1}
+        for n in range(8)
+        for system in ("new", "old")
+    ]
+    write_rows(place / "versions.jsonl", rows)
+    done = call("score", "versions.jsonl", *JUDGED, "-o", "s.jsonl")
+    assert done.exit_code == 0, done.stderr
+    more = ("-o", "c.yaml", "--method", "isotonic") if verb == "calibrate" else ()
+    say_once.cache_clear()
+    told = call(verb, "s.jsonl", "--human", "rating", *more)
+    assert told.exit_code == (2 if verb == "rank" else 0), told.stderr
+    assert "is the same for all systems of every document" in told.stderr
+
+
+def test_a_preference_of_a_second_file_is_named_by_its_own_row(place):
+    rows = [{"id": f"p{n}", "question": f"Q{n}", "output_a": f"It is {n}.", "output_b": f"No {n}."} for n in range(4)]
+    write_rows(place / "pairs.jsonl", rows)
+    done = call("pairs", "pairs.jsonl", *JUDGED, "--given", "plain", "-o", "p.jsonl")
+    assert done.exit_code == 0, done.stderr
+    said = [{"key": f"p{n}", "better": "sideways" if n == 0 else "a"} for n in (3, 2, 1, 0)]
+    write_rows(place / "said.jsonl", said)
+    told = call("rank", "p.jsonl", "--human", "better", "--ratings", "said.jsonl", "--on", "id=key")
+    assert told.exit_code == 2
+    assert "said.jsonl, row 4: better is 'sideways'" in told.stderr

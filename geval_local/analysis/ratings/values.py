@@ -222,7 +222,7 @@ def _numbers_at(
             f"{where}: {field} is not a number: {shown}{inner}",
             hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence. "
             "Leave it empty where nobody rated. If it is a word, say what words mean: "
-            '`human_scale={"yes": 1, "no": 0}`; of 7/10 and 70 % the scale: `human_scale=0-10`, `human_scale=0-100`.',
+            '`human_scale={"yes": 1, "no": 0}`. If it is 7/10 or 70 %, name the scale: `human_scale=0-10`.',
         )
     given = [number for number in read if not math.isnan(number)]
     if isinstance(value, list | tuple) and given:
