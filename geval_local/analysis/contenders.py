@@ -22,7 +22,7 @@ from geval_local.analysis.ratings.rated import Rated, read_benchmark
 from geval_local.analysis.ratings.responses import PREDICTIONS, ParsedResponses, geval_items, unieval_items
 from geval_local.analysis.results import estimate_name, estimated_items, figures_of
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
-from geval_local.fields import decoded_json, lookup, resolve
+from geval_local.fields import decoded_json, field_value, resolve
 from geval_local.io.result_manifest import read_manifest
 from geval_local.io.results import MetricFigures
 from geval_local.io.samples import Sample
@@ -182,7 +182,7 @@ def system_means(rated: Rated, dimension: str) -> list[ScoredItem]:
 def _references(row: Mapping[str, Any], mapping: Mapping[str, str]) -> str | list[str] | None:
     """Return the reference of a row, or all of a list."""
     path = mapping.get("reference") or resolve(("reference",), tuple(row)).get("reference")
-    held = None if path is None else decoded_json(lookup(row, path))
+    held = None if path is None else decoded_json(field_value(row, path))
     if isinstance(held, list | tuple) and len(held) > 1:
         return [one for one in held if isinstance(one, str) and one.strip()] or None
     return _text(row, "reference", mapping)
