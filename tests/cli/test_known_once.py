@@ -214,6 +214,26 @@ def test_of_two_nearly_equal_systems_their_means_are_not_wrong_in_every_document
     assert found["correlations"]["summary"]["system's mean rating"]["worth"]["spearman"]["value"] > -0.7
 
 
+@pytest.mark.parametrize("group_by", [(), ("--group-by", "rating")])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_results_that_get_another_metric_keep_what_is_known_of_the_first(here, shape, group_by):
+    """The documents are those of one run with both metrics; the second reads nothing about the item."""
+    scored(here, shape, *group_by)
+    field = "gist: Gist" if shape == "own fields" else "output: Answer"
+    second = METRIC.replace("worth", "style").format(fields=f"{{{field}}}")
+    (here / "style.yaml").write_text(second, encoding="utf-8")
+    more = ("-m", "style.yaml", "-j", "smol")
+    mapped = made(shape)[2]
+    done = run("score", "out.jsonl", *more, *mapped[2:], "-o", "added.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    both = ("-m", "worth.yaml", *more, *mapped, *group_by)
+    assert run("score", "rows.jsonl", *both, "-o", "both.jsonl", home=here).exit_code == 0
+    added, together = read_manifest(here / "added.jsonl"), read_manifest(here / "both.jsonl")
+    assert (added.documents, added.group_by) == (together.documents, together.group_by)
+    assert added.documents not in (None, ("output",))
+    assert read_results("added.jsonl").documents == read_results("both.jsonl").documents
+
+
 def test_documents_of_any_size_are_counted_as_they_are(here):
     """Four of 1, 2, 3 and 9 rows are as good as 2.4 of one size, which the interval knows, and are four."""
     asked = [number for number, count in enumerate((1, 2, 3, 9)) for _ in range(count)]
