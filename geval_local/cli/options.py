@@ -98,7 +98,7 @@ def takes_options(
                 many = kind != JudgeOptions
                 names = [name for name in JudgeOptions.model_fields if name not in judge_without]
                 added += [_parameter(JudgeOptions, name, many=many and name == "name") for name in names]
-                groups[parameter.name] = names, _judges if many else _one_judge
+                groups[parameter.name] = names, _judges if many else lambda values: _judge(values.get("name"), values)
             elif isinstance(kind, type) and issubclass(kind, Options):
                 described = [name for name, field in kind.model_fields.items() if field.description]
                 names = [name for name in described if kind is not RunOptions or not only or name in only]
@@ -212,10 +212,6 @@ def _checked(group: type[Options], values: Mapping[str, Any], whose: str | None 
             option = name.replace("_", "-") if whose else _option_names(name, group.model_fields[name])[0]
             told.append(f"--judge {whose!r}: {option}: {text}" if whose else f"{option}: {text}")
         raise ConfigurationError("\n".join(told)) from None
-
-
-def _one_judge(values: Mapping[str, Any]) -> JudgeOptions:
-    return _judge(values.get("name"), values)
 
 
 def _judges(values: Mapping[str, Any]) -> list[JudgeOptions]:
