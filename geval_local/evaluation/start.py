@@ -14,7 +14,7 @@ from geval_local.evaluation.model import schema
 from geval_local.fields import guess_columns, nearest, resolve, words_of
 from geval_local.files import write_atomically
 from geval_local.io.input_checks import may_be_text, readable_samples
-from geval_local.io.samples import read_samples
+from geval_local.io.input_files import read_samples
 from geval_local.metric import Metric
 from geval_local.metric_file import preset_names
 

@@ -15,7 +15,7 @@ from run_kit import METRICS, engine, execute, read, wanted, write_input
 
 from geval_local.engine.interface import Readout
 from geval_local.errors import DataError, Interrupted, OutputError
-from geval_local.io.samples import read_samples
+from geval_local.io.input_files import read_samples
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.directory import look_at, open_run
 from geval_local.runs.exporter import Exporter, deliver
