@@ -406,14 +406,11 @@ def cache(
     from geval_local.runs.cache import OutcomeCache
 
     kept = OutcomeCache()
-    entries, size = kept.size()
-    if clear:
-        kept.clear()
+    entries, size = (0, kept.clear()) if clear else kept.size()
     kept.close()
     if as_json:
         print_json({"path": str(kept.path), "entries": entries, "bytes": size, "cleared": clear})
         return
-    verb = "cleared" if clear else "kept"
-    say(f"{entries} figures {verb}, {size / 1e6:.1f} MB in {kept.path}")
-    if entries and not clear:
+    say(f"{'cleared' if clear else f'{entries} figures kept'}, {size / 1e6:.1f} MB in {kept.path}")
+    if entries:
         note("forget them with: geval-local cache --clear")
