@@ -180,11 +180,6 @@ def _walk(value: Any, parts: Sequence[str], default: Any) -> Any:
     return value
 
 
-def lookup(row: Mapping[str, Any], path: str) -> Any:
-    """Return a value as `field_value` does; None if it is missing."""
-    return field_value(row, path)
-
-
 def without(row: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Return a row without the value at a path of names; the rest of a nested column stays."""
     if path in row:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from geval_local.conversation import CHATS, READ_AS, TURN
 from geval_local.errors import UnscorableError
-from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, lookup, output_text, paths_of, text_of
+from geval_local.fields import ALIASES, SYSTEM_FIELDS, decoded_json, field_value, output_text, paths_of, text_of
 
 #: ``group_by="row"`` makes every row a separate document, unless there is a column of that name.
 EVERY_ROW = "row"
@@ -103,7 +103,7 @@ class DocumentRule:
 
     def path(self, row: Mapping[str, Any], name: str) -> str:
         """Return the column from which a name is read, or the path into one."""
-        if name == self.group_by and lookup(row, name) is not None:
+        if name == self.group_by and field_value(row, name) is not None:
             return name
         key = tuple(row), name
         if key not in self._paths:
@@ -130,7 +130,7 @@ class DocumentRule:
 
     def value(self, row: Mapping[str, Any], name: str) -> Any:
         """Read a name's value; None if there is none."""
-        return lookup(row, self.path(row, name))
+        return field_value(row, self.path(row, name))
 
     def text(self, row: Mapping[str, Any], name: str) -> str:
         """Return the text of a field, as it is scored; empty if there is none."""
@@ -164,7 +164,7 @@ class DocumentRule:
     def names(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the names in use, judging by one row: what the user or an earlier run says, else the item's fields."""
         if self.group_by is not None:
-            return () if self.group_by == EVERY_ROW and lookup(row, EVERY_ROW) is None else (self.group_by,)
+            return () if self.group_by == EVERY_ROW and field_value(row, EVERY_ROW) is None else (self.group_by,)
         if self.used is not None or self.item:
             return self.item if self.used is None else self.used
         return tuple(name for name in _USUAL if name in self._usual(row)) or self.fields or ("output",)

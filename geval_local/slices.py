@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from geval_local.errors import ConfigurationError
-from geval_local.fields import lookup, nearest
+from geval_local.fields import field_value, nearest
 from geval_local.grouping import DocumentRule
 from geval_local.statistics.records import word_count
 
@@ -63,7 +63,7 @@ class Slicing:
 
     def slice_of(self, row: Mapping[str, Any], rule: DocumentRule | None = None) -> str:
         """Return the slice of a row; `rule` knows which of its texts is the output."""
-        value = _length(row, rule) if self.of_output else lookup(row, self.column)
+        value = _length(row, rule) if self.of_output else field_value(row, self.column)
         if not self.edges:
             return _name(value)
         number = _number(value)
@@ -97,7 +97,7 @@ def find_slicings(
         if len(known) < _MOST_COUNTED:
             known |= dict.fromkeys(map(str, row))
         for (column, of_output), values in found.items():
-            values.add(_length(row, rule) if of_output else lookup(row, column))
+            values.add(_length(row, rule) if of_output else field_value(row, column))
     slicings = []
     for column in dict.fromkeys(columns):
         known_as = [place for place in ((column, False), (column, True)) if place in found and found[place].names]

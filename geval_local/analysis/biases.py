@@ -29,7 +29,7 @@ from geval_local.analysis.ratings.values import HumanFields, members_of, rating_
 from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, missing_field
 from geval_local.analysis.tables import Study, Table, number, raters_told
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import lookup
+from geval_local.fields import field_value
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Correlation, correlate, within
 from geval_local.statistics.interval import Interval, by_name, t_test
@@ -340,7 +340,7 @@ def bias(
     rated = bool(raters) or human is not None
     sided = []
     for item, row in zip(items, run.rows.inputs(), strict=True):
-        own = lookup(row, side)
+        own = field_value(row, side)
         if own is None:
             raise missing_field(row, side, f"{run.path}, row {row.number}", "of the side ")
         sided.append(replace(item, system=str(own)))

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,7 +22,7 @@ from geval_local.analysis.ratings.rated import Rated, read_benchmark
 from geval_local.analysis.ratings.responses import PREDICTIONS, ParsedResponses, geval_items, unieval_items
 from geval_local.analysis.results import estimate_name, estimated_items, figures_of
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
-from geval_local.fields import decoded_json, lookup, resolve
+from geval_local.fields import decoded_json, field_value, resolve
 from geval_local.io.result_manifest import read_manifest
 from geval_local.io.results import MetricFigures
 from geval_local.io.samples import Sample
@@ -157,25 +158,23 @@ def baselines(rated: Rated) -> tuple[list[Contender], list[str]]:
 
 
 def system_means(rated: Rated, dimension: str) -> list[ScoredItem]:
-    """Score each row with the mean rating of its system on other documents, without reading a text.
+    """Score each row with its system's mean rating on the other half of the documents, without reading a text.
 
-    A judge that agrees no better tells systems apart, and not texts. Empty where no system has several documents.
+    A judge that agrees no better tells systems apart, and not texts. Empty where no system has ratings in both halves.
     """
     items = rated.items(dimension)
-    of_system: dict[str, list[float]] = {}
-    of_document: dict[tuple[str, str], list[float]] = {}
-    for item in items:
-        if item.system and math.isfinite(item.human):
-            of_system.setdefault(item.system, []).append(item.human)
-            of_document.setdefault((item.system, item.group), []).append(item.human)
-    totals = {system: (math.fsum(own), len(own)) for system, own in of_system.items()}
-    figures: list[dict[str, Any]] = []
-    for item in items:
-        total, count = totals.get(item.system, (0.0, 0))
-        here = of_document.get((item.system, item.group), [])
-        others = count - len(here)
-        figures.append({"score": (total - math.fsum(here)) / others} if others else {"error": "no other document"})
-    if len(totals) < 2 or not any("score" in one for one in figures):
+    known = [item for item in items if item.system and math.isfinite(item.human)]
+    # Halves, since the mean of all other documents falls where the document's own rating is high: of two systems that
+    # are nearly equal it is wrong in every document.
+    documents = sorted({item.group for item in known}, key=lambda name: blake2b(name.encode()).digest())
+    half = {name: place % 2 for place, name in enumerate(documents)}
+    ratings: dict[tuple[str, int], list[float]] = {}
+    for item in known:
+        ratings.setdefault((item.system, 1 - half[item.group]), []).append(item.human)
+    means = {key: {"score": math.fsum(own) / len(own)} for key, own in ratings.items()}
+    without: dict[str, Any] = {"error": "no document in the other half"}
+    figures = [means.get((item.system, half.get(item.group, 0)), without) for item in items]
+    if len({system for system, _ in means}) < 2 or all(one is without for one in figures):
         return []
     return rated.items(dimension, MetricFigures.of(SYSTEM_MEAN, figures))
 
@@ -183,7 +182,7 @@ def system_means(rated: Rated, dimension: str) -> list[ScoredItem]:
 def _references(row: Mapping[str, Any], mapping: Mapping[str, str]) -> str | list[str] | None:
     """Return the reference of a row, or all of a list."""
     path = mapping.get("reference") or resolve(("reference",), tuple(row)).get("reference")
-    held = None if path is None else decoded_json(lookup(row, path))
+    held = None if path is None else decoded_json(field_value(row, path))
     if isinstance(held, list | tuple) and len(held) > 1:
         return [one for one in held if isinstance(one, str) and one.strip()] or None
     return _text(row, "reference", mapping)

@@ -15,7 +15,7 @@ from geval_local.analysis.ratings.values import no_values, number_at
 from geval_local.analysis.results import read_rows
 from geval_local.errors import DataError, UnscorableError
 from geval_local.examples import Example, content
-from geval_local.fields import check_mapping, lookup
+from geval_local.fields import check_mapping, field_value
 from geval_local.io.results import numbered
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
@@ -90,13 +90,13 @@ def draw_examples(
             left_out["repeat the texts of another"] += 1
         else:
             seen.add(key)
-            name, why = row.get("id"), None if reason is None else lookup(row, reason)
+            name, why = row.get("id"), None if reason is None else field_value(row, reason)
             own = {"id": f"{Path(file).name}:{number}" if name in (None, "") else str(name)}
             if why is not None and str(why).strip():
                 own["reason"] = str(why)
             found[label].append(Example.model_validate({**texts, **own, "label": label}))
     for field in (human, *([] if reason is None else [reason])):
-        if all(lookup(row, field) in (None, "") for row in rows):
+        if all(field_value(row, field) in (None, "") for row in rows):
             raise no_values(rows, field, file, "a value")
     if len(seen) < count:
         told = "".join(f"; {left} {why}" for why, left in left_out.items())
@@ -109,7 +109,7 @@ def draw_examples(
 
 def label_of(row: Mapping[str, Any], human: str, scale: Scale, where: str) -> str | None:
     """Return the label of a rating: itself, or the one with the nearest value; None if it is not on the scale."""
-    given = lookup(row, human)
+    given = field_value(row, human)
     if isinstance(given, str) and given.strip() in scale.labels:
         return given.strip()
     rating = number_at(row, human, where)

@@ -53,7 +53,7 @@ from geval_local.analysis.tables import (
     correlation_table,
 )
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import SYSTEM_FIELDS, lookup
+from geval_local.fields import SYSTEM_FIELDS, field_value
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.results import ResultRows
 from geval_local.runs.addresses import local_results
@@ -99,7 +99,7 @@ def sources_of(
     fields = list(rating_fields(human, names[:1]).values())
     of_pairs = fields[0] if fields and ratings is None and all(key for _, key in runs) else None
     for run, _ in runs if of_pairs is not None else ():
-        if not any(lookup(row, str(of_pairs)) is not None for row in run.rows.inputs()):
+        if not any(field_value(row, str(of_pairs)) is not None for row in run.rows.inputs()):
             raise no_values(run.rows, str(of_pairs), run.path, "people's preference")
     for rating_field in fields if of_pairs is None else ():
         # Pairs say nothing about the rating scale of single outputs.

@@ -34,7 +34,7 @@ from geval_local.analysis.ratings.values import (
 )
 from geval_local.direction import Direction
 from geval_local.errors import ConfigurationError, DataError, ScaleError
-from geval_local.fields import SYSTEM_FIELDS, check_mapping, lookup, nearest
+from geval_local.fields import SYSTEM_FIELDS, check_mapping, field_value, nearest
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.input_checks import check_columns
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, document_rule, manifest_path, read_manifest
@@ -232,7 +232,7 @@ def writers(rows: ResultRows, path: str | Path, field: str | None = None) -> lis
 
     A row without the column that the user named is refused.
     """
-    named = [[lookup(row, field) for row in rows.inputs()]] if field else [*map(rows.column, SYSTEM_FIELDS)]
+    named = [[field_value(row, field) for row in rows.inputs()]] if field else [*map(rows.column, SYSTEM_FIELDS)]
     found = [next((str(one) for one in own if one is not None), "") for own in zip(*named, strict=True)]
     if field is not None and "" in found:
         place = found.index("")

@@ -42,7 +42,7 @@ from geval_local.analysis.results import (
 from geval_local.analysis.tables import Study, Table, as_record, digits, interval, number, p_value
 from geval_local.conversation import row_name
 from geval_local.errors import DataError, GevalError, NotComparableError
-from geval_local.fields import counted, lookup
+from geval_local.fields import counted, field_value
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.results import input_number
@@ -278,7 +278,7 @@ def each_slice(gate: Gate, slicings: Mapping[str, Slicing]) -> list[Gate]:
 def _slices(slicing: Slicing, new: ScoredRun, old: ScoredRun) -> tuple[list[str], list[str | None]]:
     """Find the slice of every row of both runs; a baseline without the column has none."""
     own = [slicing.slice_of(row, new.rule) for row in new.rows.inputs()]
-    if not slicing.of_output and all(lookup(row, slicing.column) is None for row in old.rows.inputs()):
+    if not slicing.of_output and all(field_value(row, slicing.column) is None for row in old.rows.inputs()):
         return own, [None] * len(old.rows)
     return own, [slicing.slice_of(row, old.rule) for row in old.rows.inputs()]
 

@@ -132,18 +132,19 @@ def _sample(sample: object, number: int, mapping: dict[str, str]) -> Sample:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def check_columns(samples: Iterable[Sample], mapping: Mapping[str, str]) -> None:
-    """Check that every mapped column occurs in at least one row."""
-    if not mapping:
-        return
-    readable = [sample for sample in samples if sample.error is None]
+def check_columns(
+    samples: Iterable[Sample],
+    mapping: Mapping[str, str],
+    hint: str = "A dotted path leads into a column: turns.0.content.",
+) -> None:
+    """Check that every named column occurs in at least one row: of a mapping, or of a name that is its own."""
+    readable = [sample for sample in samples if sample.error is None] if mapping else []
     for field, path in mapping.items():
-        if _is_nowhere(path, readable):
+        if readable and all(field_value(sample.fields, path, ABSENT) is ABSENT for sample in readable):
             columns = _columns(readable)
-            raise DataError(
-                f"{field!r} is mapped to {path!r}, and no row has such a column{nearest(path, columns)}",
-                hint=f"Columns: {_listed(columns)}. A dotted path leads into a column: turns.0.content.",
-            )
+            told = f"{field!r} is mapped to {path!r}, and no row has such a column"
+            told = told if field != path else f"{readable[0].origin or 'the rows'}: there is no column {path!r}"
+            raise DataError(f"{told}{nearest(path, columns)}", hint=f"Columns: {_listed(columns)}. {hint}")
 
 
 def check_rows(
@@ -195,6 +196,10 @@ def check_input(
 ) -> list[Sample]:
     """Read the first rows of the input and check what the options name, and `check_rows`, before a judge is loaded."""
     paths, options = find_files(files), options or RunOptions()
+    if options.system_columns:
+        wide = options.model_copy(update={"system_columns": None, "turns": None, "turns_at": None})
+        rows = islice(read_input(paths, wide), ROWS_CHECKED)
+        check_columns(rows, {name: name for name in options.system_columns})
     first, where = list(islice(read_input(paths, options), ROWS_CHECKED)), told_files(paths)
     check_rows(first, metrics, where, options.fields)
     field = None if options.group_by == EVERY_ROW else options.group_by
@@ -297,10 +302,6 @@ def _and(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _is_nowhere(path: str, readable: Sequence[Sample]) -> bool:
-    return bool(readable) and all(field_value(sample.fields, path, ABSENT) is ABSENT for sample in readable)
-
-
 def _columns(samples: Sequence[Sample]) -> list[str]:
     return list(dict.fromkeys(str(column) for sample in samples for column in sample.fields))
 
@@ -352,13 +353,10 @@ def check_evidence(
 ) -> list[Sample]:
     """Read the first rows of a file, and check that some row has the columns, before a judge is loaded."""
     first = list(islice(read_samples(path, limit=limit, **reading), ROWS_CHECKED))
-    readable = readable_samples(first, str(path))
-    for column in state.values():
-        if _is_nowhere(column, readable):
-            names = _columns(readable)
-            raise DataError(
-                f"{path}: there is no column {column!r}{nearest(column, names)}",
-                hint=f"Columns: {', '.join(names) or 'none'}. Name those of the evidence: `state=COLUMN`, also "
-                "several times, and as `state=HEADING=COLUMN`.",
-            )
+    readable_samples(first, str(path))
+    check_columns(
+        first,
+        {column: column for column in state.values()},
+        "Name those of the evidence: `state=COLUMN`, also several times, and as `state=HEADING=COLUMN`.",
+    )
     return first

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from geval_local.conversation import is_messages
 from geval_local.direction import Better, Direction
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, UnscorableError
-from geval_local.fields import SYSTEM_FIELDS, field_value, lookup, nearest, offered
+from geval_local.fields import SYSTEM_FIELDS, field_value, nearest, offered
 from geval_local.grouping import DocumentCounts, DocumentRule, Documents
 from geval_local.io.input_files import FILE
 from geval_local.io.results import decoded
@@ -227,7 +227,7 @@ def given_sample(sample: Sample, form: str, words: Mapping[str, str] | None = No
     row, mapping = dict(sample.fields), dict(sample.mapping)
     human = mapping.get("human", "human")
     if form == "plain":
-        row |= {name: lookup(row, mapping.pop(name)) for name in PLAIN if name in mapping}
+        row |= {name: field_value(row, mapping.pop(name)) for name in PLAIN if name in mapping}
     try:
         found = GIVEN[form](row)
         if form == "plain" and (people := sides_of(row, human, words)):
@@ -359,7 +359,7 @@ def _why_none(documents: Mapping[str, list[tuple[str, Sample]]], lost: list[Samp
 def _system_of(sample: Sample, system: str | None) -> Any:
     """Return the system that wrote a row's output; with several files, each may be one."""
     names = (*SYSTEM_FIELDS, FILE) if system is None else (system,)
-    return next((found for name in names if (found := lookup(sample.fields, name)) not in (None, "")), None)
+    return next((found for name in names if (found := field_value(sample.fields, name)) not in (None, "")), None)
 
 
 def _lack(

@@ -322,8 +322,7 @@ _SPACE = re.compile(r"\s*")
 class RawRow(NamedTuple):
     """One row of a file."""
 
-    #: The line for JSONL (blank lines are skipped but counted), the data row for the other formats; from 1. Scoring,
-    #: report and analysis use this number.
+    #: Its place in the file, from 1; blank lines are no rows. Scoring, report and analysis use this number.
     number: int
     #: The columns, or the raw text of an unreadable row, under ``raw``.
     fields: dict[str, Any]
@@ -487,12 +486,9 @@ def _read_jsonl(path: File, encoding: str | None) -> Iterator[RawRow]:
 
 
 def line_rows(lines: Iterable[str], first: int = 1) -> Iterator[RawRow]:
-    """Read one object per line; `first` is the number of the first line."""
+    """Read one object per line; `first` is the number of the first row."""
     decoder = _Decoder()
-    for number, line in enumerate(lines, start=first):
-        raw = line.rstrip("\r\n")
-        if not raw.strip():
-            continue
+    for number, raw in enumerate((line.rstrip("\r\n") for line in lines if line.strip()), start=first):
         decoder.has_repeated = False
         try:
             value = decoder.decode(raw)

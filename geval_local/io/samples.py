@@ -61,8 +61,7 @@ class Sample:
     fields : mapping of str to object
         The input columns as read, in order.
     row : int
-        The row's number in its file, from 1: the line for JSONL (blank lines are skipped but counted), the data row
-        for JSON, CSV and Parquet; 0 when made in Python.
+        The row's place in its file, from 1, without blank lines; 0 when made in Python.
     origin : str
         The file's name, for messages.
     error : Cause, optional

@@ -88,23 +88,26 @@ class Shape:
     def _by_system(self, sample: Sample, systems: Sequence[str]) -> Iterator[Sample]:
         values = {name: unwrapped(field_value(sample.fields, name, ABSENT)) for name in systems}
         rest = {name: value for name, value in sample.fields.items() if name not in systems}
-        missing = [name for name, value in values.items() if value is ABSENT]
-        made = {_SYSTEM, *(_MESSAGES if is_messages(value) else _OUTPUT for value in values.values())}
-        taken = sorted(made & rest.keys())
-        if missing or taken:
-            problem = f"the system column {missing[0]!r} is missing" if missing else ""
-            problem = problem or f"the column {taken[0]!r} is taken: system columns make one of this name; rename it"
-            code = ErrorCode.MISSING_FIELD if missing else ErrorCode.INVALID_ROW
-            yield sample.lost(f"{problem}; the columns are: {', '.join(sample.fields)}", code)
+        made = {_MESSAGES if is_messages(value) else _OUTPUT for value in values.values() if value is not ABSENT}
+        columns = f"the columns are: {', '.join(sample.fields)}"
+        if taken := sorted({_SYSTEM, *made} & rest.keys()):
+            told = f"the column {taken[0]!r} is taken: system columns make one of this name; rename it; {columns}"
+            yield sample.lost(told, ErrorCode.INVALID_ROW)
             return
         prompt = decoded_json(rest.get(_PROMPT))
         for name, value in _candidates(values, prompt):
             fields = {**_numbered(sample, rest, "doc_id", name, "/"), _SYSTEM: name}
             if is_messages(value):
                 fields[_MESSAGES] = [*prompt, *value] if is_messages(prompt) else value
-            else:
+            elif value is not ABSENT:
                 fields[_OUTPUT] = value
-            yield replace(sample, fields=fields)
+            one = replace(sample, fields=fields)
+            is_lost = value is ABSENT
+            yield (
+                one.lost(f"the system column {name!r} is missing; {columns}", ErrorCode.MISSING_FIELD)
+                if is_lost
+                else one
+            )
 
 
 def _candidates(values: Mapping[str, Any], prompt: Any) -> Iterator[tuple[str, Any]]:

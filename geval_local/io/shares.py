@@ -63,7 +63,7 @@ class Stretch(_Record):
     #: The first row, and the one after the last: by bytes or by rows, from 0; None is the end of the file.
     start: Count = 0
     stop: Count | None = None
-    #: Number of the first row: the line if the file is read by bytes.
+    #: Number of the first row in its file.
     number: Annotated[int, Field(ge=1)] = 1
     by_bytes: bool = False
 
@@ -338,12 +338,12 @@ class _Input:
         while rows.at is not None and first is not None:
             document = self._document_of(rows.at)
             if document is None or document != self._document_of(rows.before):
-                return _Cut(file, rows.at.place, rows.at.number)
+                return _Cut(file, rows.at.place, rows.at.before + 1)
             if rows.at.place >= start + most:
-                return _Cut(file, first.place, first.number)
+                return _Cut(file, first.place, first.before + 1)
             rows.step()
         is_end = first is not None and file + 1 == len(self.paths)
-        return _Cut(file, first.place, first.number) if first is not None and is_end else _Cut(file + 1)
+        return _Cut(file, first.place, first.before + 1) if first is not None and is_end else _Cut(file + 1)
 
     def cuts_by_windows(self, parts: Sequence[int], count: int, sizes: Iterable[int]) -> list[_Cut]:
         """Find window borders of an undivided run, for ascending parts."""
@@ -356,12 +356,11 @@ class _Input:
             windows -= windows > 0 and target - borders[windows - 1] < borders[windows] - target
             file = bisect_right(before, borders[windows]) - 1 if part < count else len(self.paths)
             index = 0 if file >= len(self.paths) else borders[windows] - before[file]
-            place, number = self._row_at(file, index) if index else (0, 1)
-            found.append(_Cut(file, place, number, windows))
+            found.append(_Cut(file, self._place_of(file, index) if index else 0, index + 1, windows))
         return found
 
-    def _row_at(self, file: int, index: int) -> tuple[int, int]:
-        """Find the place of a row and its number."""
+    def _place_of(self, file: int, index: int) -> int:
+        """Find the place of a row."""
         rows = self._pass_over(file, index)
         while rows.at is not None and rows.at.before < index:
             rows.step()
@@ -369,7 +368,7 @@ class _Input:
             raise DataError(
                 f"{self.paths[file]} was changed while it was read", hint="Try again once nothing writes to it."
             )
-        return rows.at.place, rows.at.number
+        return rows.at.place
 
     def _rows(self, file: int) -> int:
         """Count the rows of a file."""
@@ -397,15 +396,15 @@ class _Input:
         if self._is_by_bytes(file):
             place = index = 0
             with Place(str(self.paths[file])).seekable_file() as source:
-                for number, line in enumerate(source, start=1):
+                for line in source:
                     if not is_blank(line):
-                        yield _Located(index, place, number, line)
+                        yield _Located(index, place, line)
                         index += 1
                     place += len(line)
             return
         rows = stretch_rows(Stretch(path=str(self.paths[file]), start=start), self.options)
         for index, row in enumerate(rows_and_failure(rows, alone=len(self.paths) == 1, before=start), start):
-            yield _Located(index, index, row.number, row)
+            yield _Located(index, index, row)
 
     def _document_of(self, one: _Located | None) -> Any:
         row = None if one is None else one.row
@@ -418,11 +417,10 @@ class _Input:
 
 
 class _Located(NamedTuple):
-    """A row of a file: how many are before it, its place as in a `_Cut`, its number, and itself or its line."""
+    """A row of a file: how many are before it, its place as in a `_Cut`, and itself or its line."""
 
     before: int
     place: int
-    number: int
     row: RawRow | bytes
 
 

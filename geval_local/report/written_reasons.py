@@ -37,7 +37,7 @@ def read_reasons(path: str | os.PathLike[str]) -> list[WrittenReason]:
     path = Path(path)
     found = []
     for raw in read_rows(path):
-        where = f"{path}, line {raw.number}"
+        where = f"{path}, row {raw.number}"
         if raw.error is not None:
             raise DataError(f"{where}: {raw.error}")
         found.append(_reason(raw.fields, where))

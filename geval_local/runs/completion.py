@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from geval_local.errors import ConfigurationError, DataError, ErrorCode, GevalError, Interrupted, OutputError, ReadError
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.places import File, file_at
-from geval_local.io.result_manifest import AskedQuestion, ResultManifest, ScoredMetric, read_manifest
+from geval_local.io.result_manifest import AskedQuestion, ResultManifest, ScoredMetric, document_rule, read_manifest
 from geval_local.io.rows import read_rows, rows_and_failure
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
@@ -216,8 +216,15 @@ class Completion:
 
     def __post_init__(self) -> None:
         self.choices = {judge.name: JudgeOptions(**judge.choice) for judge in self.run.manifest.judges}
-        self.rule = self.run.manifest.settings.documents
-        self.documents = Documents(self.rule)
+        settings, file = self.run.manifest.settings, self.run.manifest.input
+        self.rule = documents = settings.documents
+        # Results of other metrics in an input that was scored before are kept in the output, as is what they know.
+        self.earlier = None if settings.reasons is not None else read_manifest(file_at(file.path))
+        if self.earlier is not None and self.earlier.metrics and settings.pairs is None:
+            known = [*(one.definition for one in self.earlier.metrics.values()), *self.run.metrics]
+            metrics = [tuple(one.fields) for one in known]
+            documents = replace(document_rule(self.earlier, settings.group_by, settings.fields, metrics), used=None)
+        self.documents = Documents(documents)
         self.rows = 0
         tallies = {key: self.run.asked.tally(key, place) for key, _, place in self.run.results()}
         self.tallies = {key: tally for key, tally in tallies.items() if tally is not None}
@@ -452,8 +459,7 @@ class Completion:
             (judge,) = run.manifest.judges
             asked = reason_record(settings, judge.choice)
             return ResultManifest(judge.name, file.name, file.sha256, self.rows, fields=settings.fields, reasons=asked)
-        earlier = read_manifest(file_at(file.path))
-        # Results of other metrics in an input that was scored before are kept in the output, so their origin is too.
+        earlier = self.earlier
         metrics = {} if earlier is None else dict(earlier.metrics)
         questions = {} if earlier is None else dict(earlier.questions)
         for (key, judge, place), signature in zip(run.results(), self._signatures(), strict=True):
@@ -481,7 +487,7 @@ class Completion:
             self.rows,
             metrics,
             fields=fields,
-            group_by=None if settings.pairs is not None else settings.group_by,
+            group_by=None if settings.pairs is not None else self.documents.counts.given,
             documents=self.documents.counts.used,
             by=tuple(settings.by),
             questions=questions,

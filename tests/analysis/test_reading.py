@@ -8,7 +8,7 @@ import geval_local
 from geval_local.analysis.ratings.values import each_place, number_at
 from geval_local.analysis.results import ScoredRun, read_rows
 from geval_local.errors import DataError
-from geval_local.fields import field_value, lookup
+from geval_local.fields import field_value
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.scale import Scale
@@ -104,9 +104,9 @@ def test_rows_come_from_lines_and_from_lists(tmp_path):
 
 
 def test_a_field_name_with_a_dot_wins_over_a_path():
-    assert lookup({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
-    assert lookup({"a": {"b": 2}}, "a.b") == 2
-    assert lookup({"a": 1}, "a.b") is None
+    assert field_value({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
+    assert field_value({"a": {"b": 2}}, "a.b") == 2
+    assert field_value({"a": 1}, "a.b") is None
 
 
 def item(key, human=1.0, predicted=1.0, group="g"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import statistics
@@ -181,13 +182,56 @@ def test_the_cheap_baselines_know_the_fields_and_the_systems(here):
     ratings = [row["rating"] for row in rows]
     length = found["correlations"]["pooled"]["length"]["worth"]["spearman"]["value"]
     assert length == pytest.approx(stats.spearmanr(lengths, ratings).statistic)
-    # The mean of the same system on other questions.
-    means = [
-        statistics.mean(other["rating"] for other in rows if other["system"] == row["system"] and other is not row)
-        for row in rows
-    ]
+    # The mean of the same system on the other half of the questions: its own and those of its half do not matter.
     mean = found["correlations"]["pooled"]["system's mean rating"]["worth"]["pearson"]["value"]
-    assert mean == pytest.approx(stats.pearsonr(means, ratings).statistic)
+    halves = itertools.combinations(dict.fromkeys(row["clause"] for row in rows), 6)
+    means = [
+        [
+            statistics.mean(
+                other["rating"]
+                for other in rows
+                if other["system"] == row["system"] and (other["clause"] in half) != (row["clause"] in half)
+            )
+            for row in rows
+        ]
+        for half in halves
+    ]
+    assert any(mean == pytest.approx(stats.pearsonr(own, ratings).statistic, abs=1e-12) for own in means)
+
+
+def test_of_two_nearly_equal_systems_their_means_are_not_wrong_in_every_document(here):
+    """The mean of all other documents is below the other system's where the rating is above it: -1 at best."""
+    rows = [
+        {"question": f"Why {place}?", "output": f"{system} says so.", "system": system, "rating": 2 + 2 * is_better}
+        for place in range(20)
+        for system, is_better in (("old", place % 2), ("new", 1 - place % 2))
+    ]
+    write_rows(here / "rows.jsonl", rows)
+    fields = "{question: Question, output: Answer}"
+    (here / "worth.yaml").write_text(METRIC.format(fields=fields), encoding="utf-8")
+    assert run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "-o", "out.jsonl", home=here).exit_code == 0
+    found = record(here, "meta-eval", "out.jsonl", "--human", "rating")
+    assert found["correlations"]["summary"]["system's mean rating"]["worth"]["spearman"]["value"] > -0.7
+
+
+@pytest.mark.parametrize("group_by", [(), ("--group-by", "rating")])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_results_that_get_another_metric_keep_what_is_known_of_the_first(here, shape, group_by):
+    """The documents are those of one run with both metrics; the second reads nothing about the item."""
+    scored(here, shape, *group_by)
+    field = "gist: Gist" if shape == "own fields" else "output: Answer"
+    second = METRIC.replace("worth", "style").format(fields=f"{{{field}}}")
+    (here / "style.yaml").write_text(second, encoding="utf-8")
+    more = ("-m", "style.yaml", "-j", "smol")
+    mapped = made(shape)[2]
+    done = run("score", "out.jsonl", *more, *mapped[2:], "-o", "added.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    both = ("-m", "worth.yaml", *more, *mapped, *group_by)
+    assert run("score", "rows.jsonl", *both, "-o", "both.jsonl", home=here).exit_code == 0
+    added, together = read_manifest(here / "added.jsonl"), read_manifest(here / "both.jsonl")
+    assert (added.documents, added.group_by) == (together.documents, together.group_by)
+    assert added.documents not in (None, ("output",))
+    assert read_results("added.jsonl").documents == read_results("both.jsonl").documents
 
 
 def test_documents_of_any_size_are_counted_as_they_are(here):

@@ -21,14 +21,14 @@ from geval_local.score import Score
 GOOD = {"output": "text", "geval": {"m": {"score": 2.0, "error": None}}}
 
 
-def test_rows_after_a_blank_line_have_the_same_numbers_for_scoring_report_and_analysis(tmp_path: Path):
+def test_rows_after_a_blank_line_have_one_number_the_place_among_the_results(tmp_path: Path):
     path = tmp_path / "rows.jsonl"
     bad = {**GOOD, "rating": "high"}
     path.write_text("\n" + json.dumps(GOOD) + "\n\n\n" + json.dumps(bad) + "\n", encoding="utf-8")
-    assert [sample.row for sample in read_samples(path)] == [2, 5]
-    assert read_results(path).rows.numbers == [2, 5]
-    assert [row.number for row in read_result_rows(path)] == [2, 5]
-    with pytest.raises(DataError, match=r"rows\.jsonl, row 5: rating is not a number"):
+    assert [sample.row for sample in read_samples(path)] == [1, 2]
+    assert read_results(path).rows.numbers == [1, 2]
+    assert [row.number for row in read_result_rows(path)] == [1, 2]
+    with pytest.raises(DataError, match=r"rows\.jsonl, row 2: rating is not a number"):
         ScoredRun.of(path).items("m", human="rating")
 
 

@@ -219,22 +219,22 @@ def test_bad_jsonl_rows_in_place(tmp_path: Path) -> None:
         b'{"source": "S", "output": "last"}',
     ]
     samples = list(read_samples(write(tmp_path / "rows.jsonl", b"\n".join(lines))))
-    assert [sample.row for sample in samples] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    assert [sample.row for sample in samples] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert samples[0].texts(FIELDS) == GOOD
     assert samples[-1].texts(FIELDS) == {"source": "S", "output": "last"}
     expected = {
         2: "rows.jsonl, row 2: not valid JSON: Expecting value at column ",
-        4: "rows.jsonl, row 4: not a JSON object but list",
+        3: "rows.jsonl, row 3: not a JSON object but list",
+        4: "rows.jsonl, row 4: the row holds text that is not valid Unicode",
         5: "rows.jsonl, row 5: the row holds text that is not valid Unicode",
-        6: "rows.jsonl, row 6: the row holds text that is not valid Unicode",
-        7: "rows.jsonl, row 7: the column 'output' occurs twice",
-        9: "rows.jsonl, row 9: not readable as JSON",
+        6: "rows.jsonl, row 6: the column 'output' occurs twice",
+        8: "rows.jsonl, row 8: not readable as JSON",
     }
     errors = {sample.row: sample.error for sample in samples if sample.error is not None}
     assert errors.keys() == expected.keys()
     for row, text in expected.items():
         assert errors[row].startswith(text)
-    assert "convert the file to UTF-8" in errors[5]
+    assert "convert the file to UTF-8" in errors[4]
     assert samples[1].fields == {"raw": '{"source": "S", "output": '}
     assert reason(samples[1]) == samples[1].error
     assert "is NaN" in reason(samples[6])

@@ -13,7 +13,7 @@ from geval_local import Metric
 from geval_local.analysis.comparison import compare
 from geval_local.errors import DataError
 from geval_local.io.input_files import find_files, read_input
-from geval_local.io.pairs import given_sample
+from geval_local.io.pairs import PairPlan, given_sample
 from geval_local.io.results import read_result_rows
 from geval_local.io.samples import Sample
 from geval_local.options import RunOptions
@@ -86,10 +86,29 @@ def test_systems_side_by_side_become_rows(tmp_path):
         ("7/answer_b", "answer_b", "So it is."),
         ("8/answer_a", "answer_a", ""),
         ("8/answer_b", "answer_b", "Like this."),
-        (9, None, None),
+        ("9/answer_a", "answer_a", "Now."),
+        ("9/answer_b", "answer_b", None),
     ]
-    assert [row.get("doc_id") for row in rows] == [7, 7, 8, 8, None]
-    assert "'answer_b' is missing" in rows[4]["geval"]["assistant/helpfulness"]["error"]
+    assert [row.get("doc_id") for row in rows] == [7, 7, 8, 8, 9, 9]
+    errors = [row["geval"]["assistant/helpfulness"].get("error") for row in rows]
+    assert [error is None for error in errors] == [True, True, False, True, True, False]
+    assert errors[5].startswith("wide.jsonl, row 3: the system column 'answer_b' is missing; the columns are: id, ")
+    with pytest.raises(DataError, match=r"wide\.jsonl: there is no column 'answr_b'; did you mean 'answer_"):
+        score_file(tmp_path / "wide.jsonl", HELP, MockJudge(), tmp_path / "o", system_columns=["answer_a", "answr_b"])
+
+
+def test_a_row_that_lacks_a_system_gives_the_pairs_of_the_others(tmp_path):
+    rows = [{"question": "Q?", "a": "One.", "b": "Two.", "c": "Three."}, {"question": "R?", "a": "One.", "c": "Three."}]
+    file, out = lines(tmp_path / "wide.jsonl", *rows), tmp_path / "p.jsonl"
+    score_file(file, HELP, MockJudge(), out, pairs=PairPlan(), system_columns=["a", "b", "c"])
+    *pairs, lost = read_result_rows(out)
+    assert [(row["row_a"], row["system_a"], row["system_b"]) for row in pairs] == [
+        (1, "a", "b"),
+        (1, "a", "c"),
+        (1, "b", "c"),
+        (2, "a", "c"),
+    ]
+    assert [(lost["row"], "'b' is missing" in one["error"]) for one in lost["geval"].values()] == [(2, True)]
 
 
 def test_a_wide_table_goes_through_all_verbs_by_the_same_columns(tmp_path):

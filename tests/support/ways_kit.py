@@ -83,7 +83,9 @@ def nested_chats() -> list[dict[str, Any]]:
 
 
 def wide_rows() -> list[dict[str, Any]]:
-    return [{"id": row, "a": f"One {row}.", "b": f"Two {row}."} for row in range(30)]
+    """Rows of two systems; one of nine lacks the second."""
+    rows = [{"id": row, "a": f"One {row}.", "b": f"Two {row}."} for row in range(30)]
+    return [{name: text for name, text in row.items() if name != "b" or row["id"] % 9 != 4} for row in rows]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from geval_local.analysis.ratings.values import ByRater
 from geval_local.errors import ConfigurationError, DataError, UnscorableError, nearest
-from geval_local.fields import SYSTEM_FIELDS, counted, lookup
+from geval_local.fields import SYSTEM_FIELDS, counted, field_value
 from geval_local.io.results import ResultRows, numbered, read_result_rows
 from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
@@ -42,7 +42,8 @@ def rated_rows(
     def text(number: int, row: Mapping[str, Any]) -> Any:
         names = SYSTEM_FIELDS if system is None else (system,)
         try:
-            return *Sample(row, mapping=mapping).texts(fields).values(), *(str(lookup(row, name)) for name in names)
+            texts = Sample(row, mapping=mapping).texts(fields).values()
+            return *texts, *(str(field_value(row, name)) for name in names)
         except UnscorableError:
             return number
 
@@ -85,7 +86,7 @@ def _joined(rows: ResultRows, people: RatingOptions, path: object) -> ResultRows
 
 
 def _key(row: Mapping[str, Any], column: str) -> str:
-    value = lookup(row, column)
+    value = field_value(row, column)
     return "" if value is None else str(value).strip()
 
 
@@ -115,7 +116,7 @@ def _merge(
     texts: dict[Any, list[tuple[str, Mapping[str, Any]]]] = {}
     people: dict[str, None] = {}
     for number, row in numbered(rows):
-        who = lookup(row, column)
+        who = field_value(row, column)
         if who in (None, ""):
             raise DataError(
                 f"{path}, row {number}: no rater in {column!r}{nearest(column, map(str, row))}",

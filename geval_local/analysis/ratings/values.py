@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from geval_local.direction import Better, Direction
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import EVERY, lookup, nearest
+from geval_local.fields import EVERY, field_value, nearest
 from geval_local.io.results import LARGEST, ResultRows, decoded
 from geval_local.options import RatingOptions
 from geval_local.scale import Scale
@@ -211,7 +211,7 @@ def _numbers_at(
     row: Mapping[str, Any], field: str, where: str, scale: RatingScale, written: dict[str, float]
 ) -> list[float]:
     """Read the numbers that a row holds in a field; empty if there is none. `written` keeps those not plain."""
-    value = decoded(lookup(row, field))
+    value = decoded(field_value(row, field))
     value = value.tolist() if isinstance(value, np.ndarray) else value
     value = list(value.values()) if isinstance(value, ByRater) else value
     read = [_number(one, scale, written) for one in (value if isinstance(value, list | tuple) else [value])]
@@ -247,7 +247,7 @@ def members_of(rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:
         return list(named) if len(named) > 1 else []
     for row in rows:
         for place in range(1, len(parts)) if field not in row else ():
-            held = decoded(lookup(row, ".".join(parts[:place])))
+            held = decoded(field_value(row, ".".join(parts[:place])))
             if isinstance(held, list | tuple) and any(isinstance(one, Mapping) for one in held):
                 if parts[place] == EVERY or parts[place].removeprefix("-").isdecimal():
                     return []
@@ -267,7 +267,7 @@ def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
         return [path]
     keys: dict[str, None] = {}
     for row in rows:
-        held = decoded(lookup(row, before))
+        held = decoded(field_value(row, before))
         if isinstance(held, Mapping):
             keys |= dict.fromkeys(map(str, held))
         elif isinstance(held, list | tuple):
