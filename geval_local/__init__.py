@@ -43,8 +43,8 @@ if TYPE_CHECKING:  # the names of the package, for type checkers and editors
     from geval_local.frames import ascore_frame as ascore_frame
     from geval_local.frames import score_frame as score_frame
     from geval_local.hosts.evaluator import evaluator as evaluator
+    from geval_local.io.input_files import read_samples as read_samples
     from geval_local.io.samples import Sample as Sample
-    from geval_local.io.samples import read_samples as read_samples
     from geval_local.judge.judge import Judge as Judge
     from geval_local.metric import Metric as Metric
     from geval_local.prompt import metric_from_prompt_file as metric_from_prompt_file
@@ -106,7 +106,7 @@ _HOMES = {
     "rank": "geval_local.analysis.pairs",
     "read_rated": "geval_local.analysis.ratings.rated",
     "read_results": "geval_local.analysis.results",
-    "read_samples": "geval_local.io.samples",
+    "read_samples": "geval_local.io.input_files",
     "resume": "geval_local.runs.run_file",
     "run_evaluation": "geval_local.evaluation.execution",
     "score_file": "geval_local.runs.run_file",

@@ -11,7 +11,7 @@ import tokenize
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from geval_local.errors import ErrorCode, FieldError
@@ -39,20 +39,23 @@ SPEAKER = "speaker"
 #: Names of speakers in ShareGPT's, LangChain's, Gemini's and other forms -> OpenAI's.
 _SPEAKERS = {
     **dict.fromkeys(("human", "prompter"), "user"),
-    **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "claude", "bot", "ai", "model", "function_call"), "assistant"),
+    **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "claude", "bot", "ai", "model"), "assistant"),
+    **dict.fromkeys(("function_call", "custom_tool_call", "aimessagechunk"), "assistant"),
     **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
-    "aimessagechunk": "assistant",
-    "function_call_output": "tool",
+    **dict.fromkeys(("function_call_output", "custom_tool_call_output"), "tool"),
 }
 #: Types of messages that name the speaker: LangChain's, and the items of OpenAI's responses.
-_TYPES = ("human", "ai", "system", "tool", "function", "AIMessageChunk", "function_call", "function_call_output")
+_TYPES = (
+    *("human", "ai", "system", "tool", "function", "AIMessageChunk"),
+    *("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
+)
 _REASONING = ("reasoning", "thinking", "redacted_thinking")
 #: Roles that ask and answer nothing.
 _NO_PEOPLE = ("", "system", "developer", "tool", *_REASONING)
 #: Keys of a message that hold its content, and of what a tool returned; the first is taken.
 _CONTENTS = ("content", "parts", "value", "output", "refusal", "response", "result")
 #: Types of parts that call a tool, or hold what a tool returned; Gemini's parts have them as keys.
-_CALLS = ("tool_use", "tool_call", "function_call", "functionCall")
+_CALLS = ("tool_use", "tool_call", "function_call", "functionCall", "custom_tool_call")
 _RETURNED = ("tool_result", "tool_call_response", "function_response", "functionResponse")
 _UNTYPED = (*_CALLS, *_RETURNED, "inlineData", "fileData")
 #: Longest cell that is read as Python, whose parser takes many times its memory.
@@ -92,6 +95,20 @@ class Turn(NamedTuple):
     lost: FieldError | None = None
     #: What the text does not show: ``image``, ``reasoning``, ...
     unseen: tuple[str, ...] = ()
+    #: The message's place in its conversation, from 1.
+    number: int = 0
+
+
+def parted(message: Any) -> list[Any]:
+    """Split a message of Anthropic or Gemini where it holds what a tool returned and more: several said it."""
+    key = "content" if isinstance(message, Mapping) and "content" in message else "parts"
+    parts = message.get(key) if isinstance(message, Mapping) else None
+    kinds = [_kind_of(part) in _RETURNED for part in parts] if isinstance(parts, list) else []
+    runs = [[*run] for _, run in groupby(range(len(kinds)), kinds.__getitem__)]
+    if parts is None or len(runs) < 2:
+        return [message]
+    # Parts of others are left empty: every part keeps its number.
+    return [{**message, key: [part if at in run else "" for at, part in enumerate(parts)]} for run in runs]
 
 
 def turn_of(message: Any, what: str) -> Turn:
@@ -121,7 +138,8 @@ def turn_of(message: Any, what: str) -> Turn:
     content = None if key is None else message[key]
     name = role.strip()
     role = _SPEAKERS.get(name.lower(), name.lower())
-    if isinstance(content, list | tuple) and content and all(_kind_of(part) in _RETURNED for part in content):
+    kinds = {_kind_of(part) for part in content if part != ""} if isinstance(content, list | tuple) else set()
+    if kinds and kinds <= {*_RETURNED}:
         role, name = "tool", "tool"  # Anthropic and Gemini let the user say what a tool returned
     shown = name if ("role" in message and key != "parts") or role not in ("user", "assistant", "tool") else role
     if role in ("user", "assistant") and isinstance(message.get("name"), str) and not calls:
@@ -233,7 +251,7 @@ def is_message(value: Any) -> bool:
     """Whether a value is an object that a speaker said."""
     if not isinstance(value, Mapping):
         return False
-    is_typed = value.get("type") in _TYPES and bool({"content", "data", "output", "arguments"} & value.keys())
+    is_typed = value.get("type") in _TYPES and bool({"content", "data", "output", "arguments", "input"} & value.keys())
     return "role" in value or is_typed or {"from", "value"} <= value.keys() or isinstance(value.get("kwargs"), Mapping)
 
 
@@ -258,7 +276,8 @@ def read_turns(column: str, messages: Sequence[Any], where: str) -> list[Turn]:
     turns = []
     for number, message in enumerate(messages, start=1):
         try:
-            turns.append(turn_of(message, f"{where}: the column {column!r}, message {number}"))
+            what = f"{where}: the column {column!r}, message {number}"
+            turns += [turn_of(part, what)._replace(number=number) for part in parted(message)]
         except FieldError as error:
             turns.append(Turn("", "", "", error))
     if not turns:
@@ -291,7 +310,7 @@ def offered_by(row: Mapping[str, Any], where: str, *, answer: Any = None) -> dic
         turns = turns[: answers[-1] + 1]
     is_apart = answer is not None and not (turns[-1].role == "assistant" and turns[-1].text == answer)
     end = len(turns) if is_apart or not answers else answers[-1]
-    return {**fields_at(turns, end), "conversation": _written(turns)}
+    return {**fields_at(turns, end), "conversation": written(turns)}
 
 
 def fields_at(turns: Sequence[Turn], place: int) -> dict[str, Any]:
@@ -302,7 +321,7 @@ def fields_at(turns: Sequence[Turn], place: int) -> dict[str, Any]:
     offered = {
         "question": None if asked is None else before[asked].text,
         "output": turns[place].text if place < len(turns) else None,
-        "history": _written(before) or None,
+        "history": written(before) or None,
         "system_prompt": "\n\n".join(turn.text for turn in turns if turn.role in ("system", "developer")) or None,
         "context": tools if len(tools) > 1 else (tools or [None])[0],
     }
@@ -320,5 +339,6 @@ def question_at(turns: Sequence[Turn], place: int) -> int | None:
     return None
 
 
-def _written(turns: Sequence[Turn]) -> str:
+def written(turns: Sequence[Turn]) -> str:
+    """Write turns with their speakers."""
     return "\n\n".join(f"{turn.speaker}: {turn.text}" for turn in turns if turn.text or turn.role not in _REASONING)

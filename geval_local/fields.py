@@ -16,7 +16,17 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from geval_local.conversation import OFFERED, READ_AS, TURN, is_message, is_messages, messages_of, offered_by, turn_of
+from geval_local.conversation import (
+    OFFERED,
+    READ_AS,
+    TURN,
+    is_message,
+    is_messages,
+    messages_of,
+    offered_by,
+    parted,
+    turn_of,
+)
 from geval_local.conversation import decoded_json as decoded_json  # for modules that read cells
 from geval_local.errors import ConfigurationError, ErrorCode, FieldError, UnscorableError
 from geval_local.errors import nearest as nearest  # for modules that handle names of fields
@@ -210,6 +220,8 @@ def unwrapped(value: Any, *, texts: bool = True) -> Any:
     if is_messages(held):  # an answer of OpenAI's responses begins with its reasoning
         held = [one for one in held if is_message(one) or not (isinstance(one, Mapping) and "summary" in one)]
     if is_message(held):
+        if len(parted(held)) > 1:
+            return [held]
         with suppress(UnscorableError):
             turn = turn_of(held, "the message")
             return turn.text if turn.lost is None else value
@@ -357,7 +369,8 @@ def _text(value: Any, what: str, *, numbered: bool = True, alternatives: bool = 
             _turn(item, f"{what}, item {index}")
             if isinstance(item, Mapping)
             else _text(item, f"{what}, item {index}", numbered=False)
-            for index, item in enumerate(value, start=1)
+            for index, whole in enumerate(value, start=1)
+            for item in parted(whole)
         ]
         if numbered and len(parts) > 1 and not any(isinstance(item, Mapping) for item in value):
             parts = [f"{index}. {part}" for index, part in enumerate(parts, start=1)]

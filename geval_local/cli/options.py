@@ -342,19 +342,32 @@ class Gates:
         ),
     ] = None
 
-    def read(self, by: Sequence[str] = ()) -> list[Gate]:
+    def read(self, metrics: Sequence[Metric] = (), by: Sequence[str] = ()) -> list[Gate]:
         """Read the gates: ``--fail-under 3.5``, ``--max-unscored 5`` or ``2%``, ``--label-mass 0.5``.
 
-        `by` are the columns of slices.
+        `by` are the columns of slices. A limit outside a metric's scale, or that its good means miss, is refused.
         """
         from geval_local.analysis.gates import Gate, Limit, parse_limit
 
-        given = [("mean", ">=", self.fail_under), ("mean", "<=", self.fail_over), ("label_mass", ">=", self.label_mass)]
-        gates = [Gate(name, Limit(sign, limit, False)) for name, sign, limit in given if limit is not None]
-        if self.fail_slice_under is not None:
-            if not by:
-                raise ConfigurationError("--fail-slice-under limits slices", hint="Name their column: --by COLUMN.")
-            gates += [Gate("mean", Limit(">=", self.fail_slice_under, False), by=column) for column in by]
+        if self.fail_slice_under is not None and not by:
+            raise ConfigurationError("--fail-slice-under limits slices", hint="Name their column: --by COLUMN.")
+        gates = [] if self.label_mass is None else [Gate("label_mass", Limit(">=", self.label_mass, False))]
+        for option, sign, value, columns in (
+            ("--fail-under", ">=", self.fail_under, [None]),
+            ("--fail-over", "<=", self.fail_over, [None]),
+            ("--fail-slice-under", ">=", self.fail_slice_under, by),
+        ):
+            own = [] if value is None else [Gate("mean", Limit(sign, value, False), by=column) for column in columns]
+            for metric in metrics:
+                metric.check_on_scale(value, option)
+                if any(gate.misses_good(metric.direction) for gate in own):
+                    other = "--fail-over" if sign == ">=" else "--fail-under"
+                    raise ConfigurationError(
+                        f"{option} {value:g} would fail the good means of {metric.name}, whose {metric.better} scores "
+                        "are good",
+                        hint=f"Write {other} X, or a key `better` into the metric's file.",
+                    )
+            gates += own
         if self.max_unscored is None:
             return gates
         try:
@@ -614,19 +627,6 @@ def warn_of_scales(metrics: Sequence[Metric]) -> None:
     for metric in metrics:
         for doubt in scale_doubts(metric):
             note(f"warning: {doubt}", "yellow")
-
-
-def check_directions(gates: Gates, metrics: Sequence[Metric]) -> None:
-    """Reject a limit on the wrong side of a metric's mean, which good scores would fail."""
-    for option, value, sign in (("--fail-under", gates.fail_under, 1), ("--fail-over", gates.fail_over, -1)):
-        for metric in metrics if value is not None else ():
-            if metric.direction.sign != sign:
-                other = "--fail-over" if sign > 0 else "--fail-under"
-                raise ConfigurationError(
-                    f"{option} {value:g} would fail the good means of {metric.name}, of which "
-                    f"{metric.direction.value} scores are good",
-                    hint=f"Write {other} X, or a key `better` into the metric's file.",
-                )
 
 
 def check_new_yaml(output: Path, what: str) -> None:

@@ -36,9 +36,9 @@ from geval_local.fields import (
 )
 from geval_local.grouping import EVERY_ROW
 from geval_local.io.columns import check_chosen
-from geval_local.io.input_files import find_files, read_input
+from geval_local.io.input_files import find_files, read_input, read_samples
 from geval_local.io.places import File, Place
-from geval_local.io.samples import Sample, read_samples
+from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.options import RunOptions
 from geval_local.questions.form import state_text

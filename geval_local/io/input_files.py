@@ -16,7 +16,7 @@ from geval_local.io.places import RIGHTS, Entry, File, Place, file_at, is_addres
 from geval_local.io.rows import FORMATS, RawRow, format_of, read_rows, rows_and_failure
 from geval_local.io.samples import INPUT_ROW, Sample, ids_of_documents, not_empty, samples_of
 from geval_local.io.shapes import Shape
-from geval_local.options import RunOptions
+from geval_local.options import Quoting, RunOptions
 
 #: Column with the name of a row's file, if there are several files.
 FILE = "file"
@@ -99,6 +99,52 @@ def names_of(paths: Sequence[File]) -> list[str]:
     whole = [f"/{path.path}" if isinstance(path, Place) else str(path.absolute()) for path in paths]
     shared = os.path.commonpath(map(os.path.dirname, whole))
     return [os.path.relpath(path, shared) for path in whole]
+
+
+def read_samples(
+    path: str | os.PathLike[str] | Place,
+    *,
+    limit: int | None = None,
+    fields: Mapping[str, str] | None = None,
+    encoding: str | None = None,
+    rows: str | None = None,
+    quoting: Quoting | None = None,
+) -> Iterator[Sample]:
+    """Read the rows of a file, one at a time and in order.
+
+    The iterator yields unreadable rows (malformed, not UTF-8, wrong number of cells, an ``id`` that an earlier row has)
+    in their place, with `Sample.error` set.
+
+    Parameters
+    ----------
+    path : str, path or Place
+        The path or the address of a ``.jsonl``, ``.ndjson``, ``.json`` (a list of objects), ``.csv``, ``.tsv`` or
+        ``.parquet`` file; all but Parquet also compressed, with ``.gz`` at the end. All but ``.json`` are streamed.
+    limit : int, optional
+        Stop after this many rows, bad ones included.
+    fields : mapping of str to str, optional
+        Field of a metric -> its column, or the dotted path into one; see `Sample.mapping`.
+    encoding : str, optional
+        Encoding of a text file; `geval_local.io.rows.read_rows` describes the default.
+    rows : str, optional
+        Where the rows are, if a JSON file holds more than a list, such as ``results.results``.
+    quoting : {"standard", "none"}, optional
+        Whether quotes in a table enclose cells; by its lines if absent.
+
+    Returns
+    -------
+    iterator of Sample
+
+    Raises
+    ------
+    DataError
+        If there is no readable file of a known format (at once), or the whole file is broken or has no rows (while
+        iterating).
+    ConfigurationError
+        If `limit` is below 1.
+    """
+    options = RunOptions(limit=limit, fields=dict(fields or {}), encoding=encoding, rows=rows, quoting=quoting)
+    return read_input([file_at(path)], options)
 
 
 def read_input(paths: Sequence[File], options: RunOptions) -> Iterator[Sample]:

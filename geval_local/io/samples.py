@@ -6,18 +6,16 @@ A row that cannot be read or scored keeps its position, with the reason; other r
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
-from itertools import chain, islice
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from geval_local.conversation import OFFERED, READ_AS, messages_of
-from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, FieldError, UnscorableError, code_of
+from geval_local.errors import Cause, DataError, ErrorCode, FieldError, UnscorableError, code_of
 from geval_local.fields import (
     ABSENT,
     ALIASES,
@@ -31,9 +29,8 @@ from geval_local.fields import (
     text_of,
     unwrapped,
 )
-from geval_local.io.places import File, Place, file_at
+from geval_local.io.places import File
 from geval_local.io.rows import RawRow, read_rows, rows_and_failure
-from geval_local.options import Quoting
 from geval_local.questions.pair import FIRST, SECOND
 from geval_local.wording import say_once
 
@@ -173,60 +170,6 @@ def _readable(value: Any, what: str, column: str, *, is_one: bool) -> Any:
             hint=f"`system_columns={shlex.quote(column)}` scores each as a candidate; join them if they are one text.",
         )
     return held
-
-
-def read_samples(
-    path: str | os.PathLike[str] | Place,
-    *,
-    limit: int | None = None,
-    fields: Mapping[str, str] | None = None,
-    encoding: str | None = None,
-    rows: str | None = None,
-    quoting: Quoting | None = None,
-) -> Iterator[Sample]:
-    """Read the rows of a file, one at a time and in order.
-
-    The iterator yields unreadable rows (malformed, not UTF-8, wrong number of cells, an ``id`` that an earlier row has)
-    in their place, with `Sample.error` set.
-
-    Parameters
-    ----------
-    path : str, path or Place
-        The path or the address of a ``.jsonl``, ``.ndjson``, ``.json`` (a list of objects), ``.csv``, ``.tsv`` or
-        ``.parquet`` file; all but Parquet also compressed, with ``.gz`` at the end. All but ``.json`` are streamed.
-    limit : int, optional
-        Stop after this many rows, bad ones included.
-    fields : mapping of str to str, optional
-        Field of a metric -> its column, or the dotted path into one; see `Sample.mapping`.
-    encoding : str, optional
-        Encoding of a text file; `geval_local.io.rows.read_rows` describes the default.
-    rows : str, optional
-        Where the rows are, if a JSON file holds more than a list, such as ``results.results``.
-    quoting : {"standard", "none"}, optional
-        Whether quotes in a table enclose cells; by its lines if absent.
-
-    Returns
-    -------
-    iterator of Sample
-
-    Raises
-    ------
-    DataError
-        If there is no readable file of a known format (at once), or the whole file is broken or has no rows (while
-        iterating).
-    ConfigurationError
-        If `limit` is below 1.
-    """
-    if limit is not None and not 1 <= limit <= sys.maxsize:
-        raise ConfigurationError(
-            f"the limit of rows must be at least 1, and at most {sys.maxsize}, not {limit}",
-            hint="Leave it out for all.",
-        )
-    path = file_at(path)
-    found = islice(rows_and_failure(read_rows(path, encoding, rows, quoting), alone=True), limit)
-    # Only the first repeated id needs the answer: a file without repeated ids is read once.
-    known = cache(partial(ids_of_documents, path, encoding, rows, quoting))
-    return not_empty(samples_of(found, path.name, dict(fields or {}), name_documents=known), [path])
 
 
 def not_empty(found: Iterable[Sample], paths: Sequence[File]) -> Iterator[Sample]:

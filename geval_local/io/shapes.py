@@ -157,7 +157,7 @@ def _by_turn(sample: Sample, speaker: str) -> Iterator[Sample]:
         offered = {name: text for name, text in fields_at(turns[: place + 1], place).items() if name not in rest}
         fields = _numbered(sample, rest | offered, "conversation_id", number, "#")
         fields |= {TURN: number} | ({SPEAKER: turns[place].speaker} if turns[place].speaker != "Assistant" else {})
-        unseen = [f"message {at}: {kind}" for at, turn in enumerate(turns[:place], 1) for kind in turn.unseen]
+        unseen = [f"message {turn.number}: {kind}" for turn in turns[:place] for kind in turn.unseen]
         one = replace(sample, fields={**fields, **({NOT_SHOWN: ", ".join(unseen)} if unseen else {})})
         lost = _lost_at(turns, place)
         yield one if lost is None else one.lost(lost.message.removeprefix(f"{sample.where}: "), lost.code)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from geval_local.conversation import is_messages, read_turns, written
 from geval_local.errors import QuestionError
 from geval_local.metric import Metric
 from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
@@ -175,40 +176,17 @@ def state_text(state: Any) -> str:
     if isinstance(state, Mapping):
         return "\n\n".join(f"{key}:\n{_content(value)}" for key, value in state.items()) or NO_STATE
     if isinstance(state, Sequence) and not isinstance(state, bytes):
-        if state and all(map(_is_turn, state)):
-            return "\n\n".join(map(_turn, state))
-        return _json(list(state)) if state else NO_STATE
+        turns = read_turns("state", state, "the evidence") if is_messages(state) else []
+        if not turns or not all(turn.role for turn in turns):
+            return _json(list(state)) if state else NO_STATE
+        if (lost := next((turn.lost for turn in turns if turn.lost is not None), None)) is not None:
+            raise QuestionError(lost.message, hint=lost.hint)
+        return written(turns)
     raise QuestionError(f"evidence is text, a mapping or a list, not {type(state).__name__}")
 
 
-def _is_turn(item: Any) -> bool:
-    return isinstance(item, Mapping) and (
-        (isinstance(item.get("role"), str) and ("content" in item or "tool_calls" in item))
-        or item.get("type") in _CALLS
-        or item.get("type") in _RESULTS
-    )
-
-
-_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
-_RESULTS = ("function_call_output", "custom_tool_call_output")
-
-
-def _turn(item: Mapping[str, Any]) -> str:
-    """Format one turn of a conversation."""
-    kind = item.get("type")
-    if kind in _CALLS:
-        return f"Call of {item.get('name', 'a tool')}: {_content(item.get(_CALLS[kind], ''))}"
-    if kind in _RESULTS:
-        return f"Result: {_content(item.get('output', ''))}"
-    role = str(item["role"]).capitalize()
-    said = _content(item["content"]) if item.get("content") is not None else ""
-    calls = [call.get("function", call) for call in item.get("tool_calls") or () if isinstance(call, Mapping)]
-    made = [f"Call of {call.get('name', 'a tool')}: {_content(call.get('arguments', ''))}" for call in calls]
-    return "\n".join([f"{role}: {said}" if said else f"{role}:", *made])
-
-
 def _content(value: Any) -> str:
-    """Format the content of a message or a key: text, parts with text, or anything else as JSON."""
+    """Format the value of a key: text, parts with text, or anything else as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, Sequence) and value and all(isinstance(part, Mapping) and "text" in part for part in value):

@@ -14,7 +14,7 @@ from geval_local.analysis.results import read_results
 from geval_local.engine.interface import Position, ReadoutTable
 from geval_local.errors import Cause, ErrorCode
 from geval_local.fields import MAX_CHARACTERS
-from geval_local.io.samples import read_samples
+from geval_local.io.input_files import read_samples
 from geval_local.io.shapes import Shape
 from geval_local.options import RunOptions
 from geval_local.runs.store import from_columns, to_columns

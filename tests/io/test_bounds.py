@@ -12,8 +12,8 @@ import pytest
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io import text_files
+from geval_local.io.input_files import read_samples
 from geval_local.io.rows import read_rows
-from geval_local.io.samples import read_samples
 
 
 class Endless(io.RawIOBase):
@@ -97,6 +97,6 @@ def test_candidates_of_long_documents_compress_well_and_are_read(tmp_path):
 @pytest.mark.parametrize("limit", [0, -1, 2**63, 10**23])
 def test_a_limit_that_no_file_can_have_is_refused(tmp_path, limit):
     (tmp_path / "d.jsonl").write_text('{"output": "x"}\n')
-    with pytest.raises(ConfigurationError, match="the limit of rows"):
+    with pytest.raises(ConfigurationError, match="limit: Input should be at "):
         read_samples(tmp_path / "d.jsonl", limit=limit)
     assert len(list(read_samples(tmp_path / "d.jsonl", limit=2**63 - 1))) == 1

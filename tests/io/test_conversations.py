@@ -11,7 +11,8 @@ from geval_local import Metric
 from geval_local.errors import DataError, UnscorableError
 from geval_local.fields import field_value, output_text
 from geval_local.io.input_checks import check_input
-from geval_local.io.samples import Sample, read_samples
+from geval_local.io.input_files import read_samples
+from geval_local.io.samples import Sample
 from geval_local.testing import MockJudge
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "timetable", "arguments": '{"day": "Monday"}'}}

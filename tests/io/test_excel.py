@@ -13,8 +13,7 @@ from openpyxl.worksheet.formula import ArrayFormula
 from run_kit import read
 
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.io.input_files import find_files
-from geval_local.io.samples import read_samples
+from geval_local.io.input_files import find_files, read_samples
 
 
 def book(path, *sheets):

@@ -9,8 +9,9 @@ from collections import Counter
 import pytest
 
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
+from geval_local.io.input_files import read_samples
 from geval_local.io.pairs import PairPlan, pair_samples
-from geval_local.io.samples import Sample, read_samples
+from geval_local.io.samples import Sample
 
 SYSTEMS = "abcdefgh"
 

@@ -14,8 +14,8 @@ from run_kit import execute, wanted
 
 from geval_local import Metric, score_file
 from geval_local.io import rows as rows_module
+from geval_local.io.input_files import read_samples
 from geval_local.io.rows import read_rows
-from geval_local.io.samples import read_samples
 from geval_local.io.writer import ResultWriter
 from geval_local.runs.input_file import fingerprint_inputs
 from geval_local.score import Score

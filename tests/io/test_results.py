@@ -11,9 +11,10 @@ from cli_run import run
 
 from geval_local.analysis.results import ScoredRun, read_results
 from geval_local.errors import DataError
+from geval_local.io.input_files import read_samples
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, write_manifest
 from geval_local.io.results import read_result_rows, with_figures
-from geval_local.io.samples import Sample, read_samples
+from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.metric import Metric
 from geval_local.score import Score

@@ -61,7 +61,7 @@ def test_the_mark_of_big_endian_and_gzip_without_its_name(tmp_path: Path) -> Non
 
 
 def test_a_lone_surrogate_in_utf_16_costs_its_row(tmp_path: Path) -> None:
-    from geval_local.io.samples import read_samples
+    from geval_local.io.input_files import read_samples
 
     path = tmp_path / "rows.jsonl"
     text = '{"output": "\ud800"}\n{"output": "good"}\n'

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geval_local.errors import ConfigurationError, DataError, ErrorCode, UnscorableError
-from geval_local.io.samples import Sample, read_samples
+from geval_local.io.input_files import read_samples
+from geval_local.io.samples import Sample
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 FIELDS = ("source", "output")

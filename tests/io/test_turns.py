@@ -240,6 +240,42 @@ def test_forms_of_messages_are_read_alike(form):
     assert whole.texts(["output", "context"]) == {"output": "1.", "context": "gold"}
 
 
+RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "gold"}
+GEMINI = {"functionResponse": {"name": "dig", "response": "gold"}}
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"content": [RESULT, {"type": "text", "text": "And?"}]}, "Tool: gold\n\nUser: And?"),
+        ({"content": [{"type": "text", "text": "And?"}, RESULT]}, "User: And?\n\nTool: gold"),
+        ({"content": [RESULT, RESULT, "And?"]}, "Tool: gold\ngold\n\nUser: And?"),
+        ({"parts": [GEMINI, {"text": "And?"}]}, "Tool: gold\n\nUser: And?"),
+    ],
+)
+def test_what_a_tool_returned_is_the_tools_and_the_text_beside_it_the_users(message, said):
+    dug = FORMS["anthropic"][:2]
+    chat = [*dug, {"role": "user", **message}, {"role": "assistant", "content": "1."}]
+    history = f"User: One?\n\n{CALLED}\n\n{said}"
+    tool = "gold\ngold" if "gold\ngold" in said else "gold"
+    for sample in (turns({"messages": chat})[-1], Sample({"messages": chat}), Sample({"messages": json.dumps(chat)})):
+        assert sample.texts(["question", "output", "history", "context"]) == {
+            "question": "And?",
+            "output": "1.",
+            "history": history,
+            "context": tool,
+        }
+    assert Sample({"source": chat}).texts(["source"]) == {"source": f"{history}\n\nAssistant: 1."}
+    assert Sample({"q": chat}, mapping={"question": "q.2"}).texts(["question"]) == {"question": said}
+
+
+def test_a_message_of_a_tool_and_a_photo_keeps_the_numbers_of_its_parts():
+    chat = [*FORMS["anthropic"][:2], {"role": "user", "content": [RESULT, *PHOTO]}, *said("", "1.", "More?", "2.")[1:]]
+    _, first, second = turns({"messages": chat})
+    assert "message 3, part 3 of the content is image_url" in str(first.error)
+    assert second.fields["not_shown"] == "message 3: image"
+
+
 def test_an_answer_of_responses_is_its_text_without_the_reasoning():
     answer = [FORMS["responses"][1], FORMS["responses"][-1]]
     for value in (answer, json.dumps(answer)):

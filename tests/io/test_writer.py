@@ -23,8 +23,9 @@ from geval_local.errors import ConfigurationError, OutputError
 from geval_local.figures import FIGURES
 from geval_local.io import writer as output_formats
 from geval_local.io.columns import check_chosen, renamed_columns
+from geval_local.io.input_files import read_samples
 from geval_local.io.rows import read_rows
-from geval_local.io.samples import Sample, read_samples
+from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.options import RunOptions
 from geval_local.scale import Scale

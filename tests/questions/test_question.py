@@ -221,10 +221,10 @@ def test_a_described_predicate_needs_no_statement():
         ([], "(none)"),
         ({"message": "Hi\nthere", "days": 3}, "message:\nHi\nthere\n\ndays:\n3"),
         (["a", {"b": "é"}], '["a", {"b": "é"}]'),
-        ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None}], "User: Hi\n\nAssistant:"),
+        ([{"role": "cook", "name": "Ann"}], '[{"role": "cook", "name": "Ann"}]'),
         (
             [{"role": "user", "content": [{"type": "text", "text": "Hi "}, {"type": "text", "text": "you"}]}],
-            "User: Hi you",
+            "User: Hi \nyou",
         ),
         (
             [
@@ -235,14 +235,14 @@ def test_a_described_predicate_needs_no_statement():
                 },
                 {"role": "tool", "content": "done"},
             ],
-            "Assistant: Wait.\nCall of f: {}\n\nTool: done",
+            "Assistant: Wait.\n[calls f({})]\n\nTool: done",
         ),
         (
             [
                 {"type": "function_call", "call_id": "1", "name": "f", "arguments": '{"a": 1}'},
                 {"type": "function_call_output", "call_id": "1", "output": "ok"},
             ],
-            'Call of f: {"a": 1}\n\nResult: ok',
+            'Assistant: [calls f({"a": 1})]\n\nTool: ok',
         ),
     ],
 )
@@ -254,6 +254,20 @@ def test_evidence_as_text(state, expected):
 def test_evidence_that_is_none(state):
     with pytest.raises(QuestionError):
         state_text(state)
+
+
+def test_evidence_with_a_photo_is_none():
+    said = [{"role": "user", "content": "Hi"}, {"role": "user", "content": [{"type": "image_url"}]}]
+    with pytest.raises(QuestionError, match="message 2, part 1 of the content is image_url, not text"):
+        state_text(said)
+
+
+def test_evidence_tells_what_a_tool_returned_from_what_the_user_says():
+    parts = [{"type": "tool_result", "tool_use_id": "c", "content": "gold"}, {"type": "text", "text": "And?"}]
+    assert state_text([{"role": "user", "content": parts}]) == "Tool: gold\n\nUser: And?"
+    custom = {"type": "custom_tool_call", "call_id": "1", "name": "f", "input": "x"}
+    answer = {"type": "custom_tool_call_output", "call_id": "1", "output": "ok"}
+    assert state_text([custom, answer]) == "Assistant: [calls f(x)]\n\nTool: ok"
 
 
 # --- derived figures --------------------------------------------------------------------------------------------------

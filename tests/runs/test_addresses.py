@@ -16,9 +16,9 @@ from object_store import CREDENTIALS, ask, store_in_memory, store_on_s3
 from run_kit import METRICS
 
 from geval_local.errors import ConfigurationError, DataError, Interrupted, OutputError
+from geval_local.io.input_files import read_samples
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import read_manifest as read_results_manifest
-from geval_local.io.samples import read_samples
 from geval_local.runs import addresses
 from geval_local.runs.addresses import local_output, local_results
 from geval_local.runs.events import RunEvents

@@ -13,8 +13,9 @@ from geval_local.analysis.preferences import read_preferences
 from geval_local.analysis.results import ScoredRun
 from geval_local.engine.window import plan_units
 from geval_local.errors import DataError, Interrupted, OutputError
+from geval_local.io.input_files import read_samples
 from geval_local.io.pairs import PairPlan, pair_samples
-from geval_local.io.samples import Sample, read_samples
+from geval_local.io.samples import Sample
 from geval_local.questions.pair import pair_metric
 from geval_local.testing import MockJudge
 

@@ -8,7 +8,7 @@ from example_counts import example_count
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from geval_local.io.samples import read_samples
+from geval_local.io.input_files import read_samples
 from geval_local.tokens.encoder import cut_pieces
 
 VALUES = st.sampled_from(["a", "b", '"\n\u2028é', "\ud800", "1", 1, 1.0, True, None, ["a"], {"a": "b"}, float("nan")])

@@ -25,7 +25,8 @@ from geval_local.engine.prefix_sharing.packs import lay_requests_out
 from geval_local.engine.window import WINDOW, window_sizes
 from geval_local.errors import Interrupted, UnscorableError
 from geval_local.io.columns import ResultRow, to_json
-from geval_local.io.samples import Sample, read_samples
+from geval_local.io.input_files import read_samples
+from geval_local.io.samples import Sample
 from geval_local.io.writer import JsonlSink
 from geval_local.metric import Metric
 from geval_local.prompt import form_filler, render_form

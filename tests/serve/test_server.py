@@ -116,7 +116,8 @@ def test_messages_calls_of_tools_and_json(client):
     with client_of(judge) as other:
         decisions(other, input=items)
         decisions(other, input=[{"role": "user", "content": "A text."}])
-    assert seen == ['Developer: Be strict.\n\nUser: Hi{"a": [1]}\n\nCall of refund: {}\n\nResult: done', "A text."]
+    chat = 'Developer: Be strict.\n\nUser: Hi{"a": [1]}\n\nAssistant: [calls refund({})]\n\nTool: done'
+    assert seen == [chat, "A text."]
 
 
 @pytest.mark.parametrize(
