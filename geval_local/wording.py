@@ -49,53 +49,35 @@ def without_secrets(text: str) -> str:
 
 def in_python(text: str) -> str:
     """Write parameters as keyword arguments: ``fields={"output": "answer"}``."""
-
-    def mapping(name: str, pairs: Sequence[tuple[str, str]]) -> str:
-        return f"{name}={{{', '.join(f'{json.dumps(key)}: {_python(value)}' for key, value in pairs)}}}"
-
-    def plain(name: str, values: Sequence[str]) -> str:
-        listed = ", ".join(map(_python, values))
-        return f"{name}={listed if len(values) == 1 else f'[{listed}]'}"
-
-    return _written(text, mapping, plain)
+    return _written(text, "=", json.dumps, _python)
 
 
 def in_yaml(text: str, *, but: Collection[str] = ()) -> str:
     """Write parameters as keys of a YAML file: ``fields: {output: answer}``; those in `but` stay."""
-
-    def mapping(name: str, pairs: Sequence[tuple[str, str]]) -> str:
-        return f"{name}: {{{', '.join(f'{_yaml(key)}: {_yaml(value)}' for key, value in pairs)}}}"
-
-    def plain(name: str, values: Sequence[str]) -> str:
-        listed = ", ".join(map(_yaml, values))
-        return f"{name}: {listed if len(values) == 1 else f'[{listed}]'}"
-
-    return _written(text, mapping, plain, but)
+    return _written(text, ": ", _yaml, _yaml, but)
 
 
 def _written(
-    text: str,
-    mapping: Callable[[str, Sequence[tuple[str, str]]], str],
-    plain: Callable[[str, Sequence[str]], str],
-    but: Collection[str] = (),
+    text: str, sign: str, key: Callable[[str], str], value: Callable[[str], str], but: Collection[str] = ()
 ) -> str:
-    """Rewrite parameters; adjacent ones with the same name become one mapping or list."""
+    """Rewrite parameters, with their keys and values; adjacent ones of one name become one mapping or list."""
 
-    def one(name: str, values: Sequence[str]) -> str:
-        unquoted = [_unquoted(value) for value in values]
-        if name in _TEXTS or not all(re.match(r"[^=]*[^=\s]=", value) for value in unquoted):
-            return plain(name, unquoted)
-        pairs = [value.partition("=") for value in unquoted]
-        return mapping(name, [(key.strip(), value) for key, _, value in pairs])
+    def one(name: str, given: Sequence[str]) -> str:
+        unquoted = [_unquoted(item) for item in given]
+        if name in _TEXTS or not all(re.match(r"[^=]*[^=\s]=", item) for item in unquoted):
+            listed = ", ".join(map(value, unquoted))
+            return f"{name}{sign}{listed if len(unquoted) == 1 else f'[{listed}]'}"
+        pairs = (item.partition("=") for item in unquoted)
+        return f"{name}{sign}{{{', '.join(f'{key(first.strip())}: {value(last)}' for first, _, last in pairs)}}}"
 
     def written(found: re.Match[str]) -> str:
         told = []
         for name, group in groupby(PARAMETER.findall(found[0]), key=lambda pair: pair[0]):
-            values = [value for _, value in group]
-            if name in but or not all(values):
-                told += [f"`{name}={value}`" if value else f"`{name}`" for value in values]
+            given = [item for _, item in group]
+            if name in but or not all(given):
+                told += [f"`{name}={item}`" if item else f"`{name}`" for item in given]
             else:
-                told.append(f"`{one(name, values)}`")
+                told.append(f"`{one(name, given)}`")
         return " ".join(told)
 
     return _SEVERAL.sub(written, text)

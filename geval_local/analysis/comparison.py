@@ -26,6 +26,7 @@ from geval_local.analysis.results import (
     ScoredRun,
     each_given,
     grouped,
+    has_ids,
     level_of_rated,
     row_keys,
     shared_columns,
@@ -166,7 +167,7 @@ def gather(runs: Sequence[ScoredRun]) -> SystemRows:
     documents = Documents.of(runs[0].rule, rows, systems)
     grouping = documents.counts.told
     if not documents.counts.is_grouped and runs[0].group_by is None and len(runs) > 1:
-        by_id = all(row_keys(run.rows) != [str(place) for place in range(1, len(run.rows) + 1)] for run in runs)
+        by_id = all(has_ids(run.rows) for run in runs)
         same = "id" if by_id else "place in their files"
         grouping = f"rows with the same {same} count as one document; `group_by=COLUMN` changes it"
     starts = accumulate((len(run.rows) for run in runs), initial=0)

@@ -34,6 +34,8 @@ _SIGNS: Mapping[str, Callable[[float, float], bool]] = {
 #: Sign of a limit -> words for a figure that misses it.
 _WORDS = {">=": "under", "<=": "over", ">": "not over", "<": "not under"}
 _SHARES = ("passed", "unscored")
+#: The figures on the metric's own scale.
+MEANS = ("mean", "mean_low", "mean_high")
 #: Name of the comparison with a baseline.
 NOT_WORSE = "not_worse"
 #: Name of the check that every metric has, even without gates: some row has a score.
@@ -43,6 +45,7 @@ ROWS_SHOWN = 3
 _NAMES = {
     "mean": "the mean",
     "mean_low": "the lower end of the mean's interval",
+    "mean_high": "the upper end of the mean's interval",
     "passed": "the share that passes",
     "label_mass": "the mean label mass",
 }
@@ -121,6 +124,10 @@ class Gate:
         """Whether the gate applies to a result, named by its metric or ``metric@judge``."""
         return self.metric in (EVERY_METRIC, result, metric)
 
+    def misses_good(self, direction: Direction) -> bool:
+        """Whether it limits a mean on the side that good scores are on: ``mean >= 3`` where low scores are good."""
+        return self.figure in MEANS and (self.limit.sign[0] == ">") != (direction is Direction.HIGH)
+
     @property
     def is_of_scored(self) -> bool:
         """Whether it limits a figure of the scored rows; ``label_mass: ">= 0"`` limits nothing."""
@@ -141,6 +148,7 @@ class Gate:
             # The computed mean: a gate of the label mass may allow a mean that is not shown.
             "mean": figures.interval.value,
             "mean_low": figures.interval.low,
+            "mean_high": figures.interval.high,
             "passed": math.nan if figures.passed_share is None else figures.passed_share,
             "label_mass": figures.label_mass,
         }[self.figure]
@@ -148,7 +156,7 @@ class Gate:
         if _SIGNS[sign](found, limit):
             return True, f"{name} is {shown}", found
         if math.isnan(found):
-            why = figures.interval.warning if self.figure == "mean_low" else ""
+            why = figures.interval.warning if self.figure in MEANS else ""
             return False, f"{name} is missing{f': {why}' if why else ''}", found
         return False, f"{name} {shown} is {_WORDS[sign]} {self.limit.shown}", found
 
@@ -270,9 +278,7 @@ def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:
     A gate of the label mass replaces this check: ``label_mass: ">= 0"`` allows anything.
     """
     figures = {gate.figure for gate in gates}
-    if "label_mass" in figures or (
-        summary.threshold is None and not figures & {"mean", "mean_low", "passed", NOT_WORSE}
-    ):
+    if "label_mass" in figures or (summary.threshold is None and not figures & {*MEANS, "passed", NOT_WORSE}):
         return None
     if not summary.label_mass < LEAST_LABEL_MASS:
         return None

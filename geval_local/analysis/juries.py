@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
+from geval_local.analysis.comparison import changed_outputs
 from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.ratings.values import HumanFields
 from geval_local.analysis.results import (
@@ -26,7 +27,7 @@ from geval_local.analysis.results import (
     together,
 )
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, correlation_table
-from geval_local.errors import Cause, ConfigurationError, ErrorCode
+from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode
 from geval_local.io.columns import EVERYTHING
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, manifest_path, write_manifest
@@ -257,6 +258,10 @@ def jury(
         If the runs do not belong to one jury, or share no scored row.
     """
     scored = [ScoredRun.of(one, **reading) for one in each_given(results)]
+    for run in scored[1:]:
+        if changed := changed_outputs(scored[0], run):
+            told = f"{run.path}: {changed} outputs are not those of {scored[0].path} under the same id or row number"
+            raise DataError(told, hint="Give both files the same `id` column, or the same rows in the same order.")
     name = scored[0].one_metric(metric)
     named = _named(scored, name)
     documents = dict(zip(named, together([*named.values()]), strict=True))

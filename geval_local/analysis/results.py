@@ -85,8 +85,8 @@ def has_ids(rows: ResultRows) -> bool:
 
 
 def row_keys(rows: ResultRows) -> list[str]:
-    """Return a key for each row: its ``id`` if all rows have distinct ones, else its number from 1."""
-    return [*map(str, rows.column("id") if has_ids(rows) else range(1, len(rows) + 1))]
+    """Return a key for each row: its ``id`` if all rows have distinct ones, else its number."""
+    return [*map(str, rows.column("id") if has_ids(rows) else rows.numbers)]
 
 
 def blind_keys(rows: ResultRows) -> list[str]:

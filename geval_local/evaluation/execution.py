@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from geval_local.analysis.gates import (
     EVERY_METRIC,
+    MEANS,
     NOT_WORSE,
     ROWS_SHOWN,
     SCORED,
@@ -66,6 +68,8 @@ from geval_local.slices import find_slicings
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
+
+logger = logging.getLogger("geval_local")
 
 
 @dataclass(frozen=True)
@@ -545,15 +549,20 @@ def _limits(
             yield Gate(NOT_WORSE, metric=metric, by=column, margin=None if text is True else text)
             continue
         limit = parse_limit(figure, text)
-        if figure in ("mean", "mean_low"):
+        gate = Gate(figure, limit, metric, column)
+        for one in concerned if figure in MEANS else ():
             with problems.at(*place, figure):
-                for one in concerned:
-                    one.check_on_scale(limit.value, "the limit")
+                one.check_on_scale(limit.value, "the limit")
+                if gate.misses_good(one.direction):
+                    logger.warning(
+                        "%s: good means of %s fail `%s`: its %s scores are good",
+                        *(file.where(*place, figure), one.name, gate.told, one.better),
+                    )
         if figure == "passed":
             without = [one.name for one in concerned if one.threshold is None and file.settings.threshold is None]
             if without:
                 problems.add((*place, figure), f"passed needs a threshold, and {without[0]} has none")
-        yield Gate(figure, limit, metric, column)
+        yield gate
 
 
 class _JudgeKeeper:

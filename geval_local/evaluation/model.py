@@ -56,6 +56,8 @@ class SliceGateSpec(_Part):
     mean: _gate("mean") = None  # type: ignore[valid-type]
     #: Lower end of the mean's 95 % interval.
     mean_low: _gate("mean_low") = None  # type: ignore[valid-type]
+    #: Upper end of it, for metrics whose low scores are good.
+    mean_high: _gate("mean_high") = None  # type: ignore[valid-type]
     #: Share of the scored rows that reach the threshold, such as ``">= 90%"``.
     passed: _gate("passed") = None  # type: ignore[valid-type]
     #: Rows without a score: a count, or a share such as ``"<= 2%"``. Default: 10 % if another figure is limited.

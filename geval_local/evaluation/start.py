@@ -54,13 +54,13 @@ judges:
 estimator: exact
 
 # What must hold, or the command ends with exit code 1; `all` means every metric.
-# Figures: mean, mean_low (the lower end of its interval), passed, unscored, label_mass.
+# Figures: mean, mean_low and mean_high (the ends of its interval), passed, unscored, label_mass.
 gates:
   all: {{unscored: "<= 5%"}}
   # {first}:
-  #   mean: ">= 3.5"
-  #   not_worse: true                     # no drop against the baseline
-  #   by: {{language: {{mean: ">= 3"}}}}      # for every value of a column
+  #   mean: "{limit}"
+  #   not_worse: true                     # no {loss} against the baseline
+  #   by: {{language: {{not_worse: true}}}}   # for every value of a column
 
 # An earlier run; `last` is the newest of another commit whose gates held, and needs a placeholder in outputs.
 # baseline: last
@@ -95,6 +95,7 @@ def start_evaluation(
             )
         names = names or list(DEFAULT_METRICS)
     loaded = [Metric.load(name) for name in names]
+    first = loaded[0]
     mapping, missing = _mapping(loaded, columns, texts)
     if columns:
         known = resolve(tuple(mapping), tuple(columns))
@@ -117,7 +118,9 @@ def start_evaluation(
         fields=_fields_text(mapping, missing, columns),
         metrics="".join(f"  - {quoted(one)}\n" for one in paths),
         judges="".join(f"  - {quoted(one)}\n" for one in judges or [load_registry().default]),
-        first=quoted(loaded[0].name),
+        first=quoted(first.name),
+        limit=f"{first.direction.comparison} {(first.scale.low + first.scale.high) / 2:g}",
+        loss=first.direction.loss,
     )
     return text, notes
 
@@ -162,15 +165,14 @@ def schema_text() -> str:
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def write_new(path: Path, text: str, *, same_will_do: bool = False) -> bool:
-    """Write a new file; return whether it was written."""
+def write_new(path: Path, text: str, *, same_will_do: bool = False) -> None:
+    """Write a new file; one that exists is an error, or stays if it is the same and that `same_will_do`."""
     with telling(OutputError, f"cannot write {path}"):
         if path.is_symlink() or path.exists():
             if same_will_do and path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
-                return False
+                return
             raise OutputError(f"{path} is there already", hint="Choose another name with -o; nothing was changed.")
         write_atomically(path, text, private=False)
-    return True
 
 
 def _mapping(

@@ -28,7 +28,7 @@ from geval_local.figures import FIGURES, Kind
 from geval_local.io.columns import as_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.places import state_of
-from geval_local.io.result_manifest import ResultManifest, read_manifest, rows_path
+from geval_local.io.result_manifest import ResultManifest, manifest_path, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
 from geval_local.score import OrderFigures, Score
 from geval_local.thinking import ThoughtFigures
@@ -44,19 +44,14 @@ _AT_ONCE = 64
 _MOST_KNOWN = 1 << 16
 
 
-def row_number(row: Mapping[str, Any], place: int) -> int:
-    """Return a row's number in its file, or its position from 1 if it does not come from a file."""
-    return (row.number if isinstance(row, Row) else 0) or place
-
-
 def input_number(held: Any, number: int) -> int:
     """Return a row's number in the input that was scored: what its column `INPUT_ROW` holds, else its own `number`."""
     return int(str(held)) if re.fullmatch(r"[0-9]{1,18}", str(held)) else number
 
 
-def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield rows with their numbers."""
-    return ((row_number(row, place), row) for place, row in enumerate(rows, start=1))
+def numbered(rows: Iterable[Mapping[str, Any]], first: int = 1) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield rows with their numbers in their file; those that do not come from a file are counted from `first`."""
+    return ((getattr(row, "number", 0) or place, row) for place, row in enumerate(rows, start=first))
 
 
 def read_result_rows(path: str | os.PathLike[str]) -> ResultRows:
@@ -76,6 +71,10 @@ def read_result_rows(path: str | os.PathLike[str]) -> ResultRows:
     rows = ResultRows.of(_rows_of(path, described), path)
     if state_of(path) != state:
         raise DataError(f"{path} was changed while it was read", hint="Try again once nothing writes to it.")
+    if rows.figures and not manifest_path(path).exists():
+        told = f"{path} holds scores without a manifest: judge, fields, scale and documents are guessed"
+        way = f"Copy that of the results that it was made from to {manifest_path(path).name}."
+        say_once(f"{told}. {way}", level=logging.WARNING)
     return rows
 
 
@@ -108,7 +107,7 @@ class ResultRows(Sequence[Row]):
 
     def _extend(self, rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
         start = len(self)
-        numbers = [row_number(row, place) for place, row in enumerate(rows, start=start + 1)]
+        numbers = [number for number, _ in numbered(rows, start + 1)]
         self._numbers.extend(numbers)
         held = [_figures_in(row) for row in rows]
         for name in dict.fromkeys(chain.from_iterable(rows)):

@@ -118,7 +118,7 @@ class RunPage:
     def keys(self) -> list[str]:
         """Names of the rows."""
         rows = self.run.rows
-        names = row_keys(rows) if has_ids(rows) else [*map(str, rows.numbers)]
+        names = row_keys(rows)
         if FILE in rows.names and not has_ids(rows):
             of_files = zip(rows.column(FILE), rows.column(INPUT_ROW), rows.numbers, strict=True)
             placed = [f"{file}, row {input_number(held, number)}" for file, held, number in of_files]

@@ -169,11 +169,13 @@ class OutcomeCache:
             entries = int(self._open().execute(asked).fetchone()[0])
         return entries, sum(file.stat().st_size for file in self._files())
 
-    def clear(self) -> None:
-        """Delete everything."""
+    def clear(self) -> int:
+        """Delete everything, also what cannot be read; return the number of bytes."""
         self.close()
-        for file in self._files():
+        files = [(file, file.stat().st_size) for file in self._files()]
+        for file, _ in files:
             file.unlink()
+        return sum(size for _, size in files)
 
     def close(self) -> None:
         """Close the file."""
@@ -210,6 +212,11 @@ class OutcomeCache:
 
     def _give_up(self, error: Exception) -> None:
         if self.in_use:
-            logger.warning("the cache %s is left out of this run: %s", self.path, str(error).split("\n", 1)[0])
+            told = str(error).split("\n", 1)[0].replace(str(self.path), "it")
+            # Other failures, such as a lock or a full disk, are those of an operation.
+            cure = (
+                "" if isinstance(error, sqlite3.OperationalError) else "; `geval-local cache --clear` starts a new one"
+            )
+            logger.warning("the cache %s is left out of this run: %s%s", self.path, told, cure)
         self.in_use = False
         self.close()

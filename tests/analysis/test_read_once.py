@@ -27,7 +27,7 @@ def write(path: Path, count: int = 60, seed: int = 0) -> Path:
         row = {
             "id": f"r{place}",
             "question": f"What is {place // 3}?",
-            "output": f"It is {place}, and {rng.integers(100)}.",
+            "output": f"It is {place}, and {place * 37 % 100}.",
             "system": "abc"[place % 3],
             "rating": int(ratings.integers(1, 4)) if place < 45 else None,
             "geval": {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import re
 import statistics
 
+import openpyxl
 import pytest
 from cli_run import read_rows, run, write_rows
 from html_page import Page
@@ -16,6 +18,7 @@ from geval_local import read_results
 from geval_local.io.result_manifest import read_manifest
 from geval_local.judge.judge import Judge
 from geval_local.testing import MockJudge
+from geval_local.wording import say_once
 
 METRIC = """
 name: worth
@@ -232,6 +235,58 @@ def test_results_that_get_another_metric_keep_what_is_known_of_the_first(here, s
     assert (added.documents, added.group_by) == (together.documents, together.group_by)
     assert added.documents not in (None, ("output",))
     assert read_results("added.jsonl").documents == read_results("both.jsonl").documents
+
+
+@pytest.mark.parametrize("name", ["mine.xlsx", "mine.csv"])
+def test_results_that_another_program_saved_say_that_they_lost_their_manifest(here, name):
+    scored(here, "own names")
+    table = run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "-o", "out.csv", home=here)
+    assert table.exit_code == 0, table.stderr
+    with (here / "out.csv").open(encoding="utf-8", newline="") as file:
+        table = list(csv.reader(file))
+    if name == "mine.csv":
+        (here / name).write_bytes((here / "out.csv").read_bytes())
+    else:
+        book = openpyxl.Workbook()
+        for cells in table:
+            book.active.append(cells)
+        book.save(here / name)
+    commands = {
+        "meta-eval": ("-m", "worth.yaml", "--human", "rating", "--no-baselines"),
+        "estimate": ("--human", "rating"),
+        "bias": ("--side", "system"),
+        "report": ("-o", "page.html"),
+    }
+    for verb, options in commands.items():
+        say_once.cache_clear()
+        done = run(verb, name, *options, home=here)
+        assert done.exit_code == 0, done.stderr
+        assert f"{name} holds scores without a manifest: judge, fields, scale and documents are guessed" in done.stderr
+        assert f"to {name}.meta.json" in done.stderr
+    (here / f"{name}.meta.json").write_bytes((here / "out.csv.meta.json").read_bytes())
+    say_once.cache_clear()
+    done = run("meta-eval", name, "--human", "rating", "--no-baselines", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert "guessed" not in done.stderr
+    assert "smol" in done.stdout
+
+
+@pytest.mark.parametrize("has_documents", [True, False])
+def test_a_jury_refuses_rows_in_another_order_by_the_name_of_the_file(here, has_documents):
+    """Without documents it took the texts of one number for one text."""
+    rows = [{key: row[key] for key in ("question", "answer")} for row in made("own names")[0]]
+    write_rows(here / "rows.jsonl", rows)
+    fields = "{question: Question, output: Answer}" if has_documents else "{output: Answer}"
+    (here / "worth.yaml").write_text(METRIC.format(fields=fields), encoding="utf-8")
+    for judge in ("nano", "smol"):
+        done = run("score", "rows.jsonl", "-m", "worth.yaml", "-j", judge, "-o", f"{judge}.csv", home=here)
+        assert done.exit_code == 0, done.stderr
+    assert run("jury", "nano.csv", "smol.csv", home=here).exit_code == 0
+    header, *lines = (here / "smol.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (here / "smol.csv").write_text("".join([header, *reversed(lines)]), encoding="utf-8")
+    done = run("jury", "nano.csv", "smol.csv", home=here)
+    assert done.exit_code == 2
+    assert re.search(r"smol\.csv: \d+ outputs are not those of nano\.csv under the same id or row number", done.stderr)
 
 
 def test_documents_of_any_size_are_counted_as_they_are(here):

@@ -10,7 +10,7 @@ import pytest
 from cli_run import METRIC as CLARITY
 from cli_run import good_rows, run, write_rows
 
-from geval_local import Judge, Metric, Scale, compare, rank, score_file
+from geval_local import Judge, Metric, Scale, compare, rank, run_evaluation, score_file
 from geval_local.analysis.results import read_results
 from geval_local.direction import Direction
 from geval_local.errors import MetricError
@@ -140,3 +140,42 @@ def test_the_command_line_follows(tmp_path, monkeypatch):
     assert run(*words, "--fail-over", mean + 0.01, home=tmp_path).exit_code == 0
     refused = run(*words, "--fail-under", "3", home=tmp_path)
     assert (refused.exit_code, "Write --fail-over X" in refused.stderr) == (2, True)
+    refused = run(*words, "--by", "length", "--fail-slice-under", "3", home=tmp_path)
+    assert (refused.exit_code, "--fail-slice-under 3 would fail the good means" in refused.stderr) == (2, True)
+    assert run(*words, "-o", "run/", home=tmp_path).exit_code == 0
+    for given, told in (
+        (("--fail-under", "3"), "would fail the good means of toxicity"),
+        (("--fail-over", "9"), "9 is outside"),
+    ):
+        again = run("resume", "run", *given, home=tmp_path)
+        assert (again.exit_code, told in again.stderr) == (2, True)
+
+
+def test_a_gate_has_the_end_of_the_interval_that_is_bad(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
+    monkeypatch.setattr(Judge, "load", lambda options, **more: MockJudge(name=label_of(options)))
+    for name, metric in (("low", LOW), ("high", HIGH)):
+        (tmp_path / f"{name}.yaml").write_text(metric.with_steps(()).to_yaml(), encoding="utf-8")
+    write_rows(tmp_path / "data.jsonl", good_rows(12))
+    assert run("init", "data.jsonl", "-m", "low.yaml", "-o", "e.yaml", home=tmp_path).exit_code == 0
+    assert '#   mean: "<= 3"' in (tmp_path / "e.yaml").read_text(encoding="utf-8")
+    result = run_evaluation("e.yaml").runs["data"].summaries[0]
+    middle = (result.mean + result.high) / 2
+    gates = f'{{mean: "<= {middle}", mean_low: "<= {middle}", mean_high: "<= {middle}"}}'
+
+    def told(*values):
+        sets = [word for value in values for word in ("--set", value)]
+        return run("run", "e.yaml", *sets, *(["--check"] if len(values) > 1 else []), home=tmp_path)
+
+    done = told(f"gates.toxicity={gates}")
+    assert done.exit_code == 1
+    assert "gates: 3 of 4 hold" in done.stderr
+    assert f"the upper end of the mean's interval {result.high:.4g} is over" in done.stderr
+    assert "warning" not in done.stderr
+    both = told("outputs=o", "metrics=[low.yaml, high.yaml]", "gates.all.mean=>= 3")
+    assert both.exit_code == 0
+    assert "good means of toxicity fail `mean >= 3`: its low scores are good" in both.stderr
+    assert "good means of clarity" not in both.stderr
+    high = told("outputs=o", "metrics=[high.yaml]", "gates.all.by.id.mean_low=< 3")
+    assert "good means of clarity fail `mean_low < 3`: its high scores are good" in high.stderr

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import threading
+from itertools import count
 
 import numpy as np
 import pytest
@@ -252,11 +253,10 @@ def test_other_weights_under_the_same_name_have_another_signature_and_their_own_
 
 def test_weights_that_change_in_a_run_end_it_before_anything_of_them_is_stored(address, served, file, tmp_path):
     judge = load(address, batch_tokens=1)
-    asked = []
+    places = count(1)  # several threads ask: no two of them take the same
 
-    def swap(ids):
-        asked.append(ids)
-        if len(asked) == 30:
+    def swap(_):
+        if next(places) == 30:
             served.program = other_program(0.5)
             served.program.refuse = swap
 

@@ -316,6 +316,7 @@ def rows_in(output):
             return 0
 
 
+@pytest.mark.nightly  # the same with a real model and processes of its own
 @pytest.mark.slow
 def test_the_command_is_killed_and_says_the_same_bytes_in_the_end(tmp_path, monkeypatch):
     """Processes of their own with a real model, killed when some more rows are committed than the last one left."""

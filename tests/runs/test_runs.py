@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cli_run import run
 from run_kit import METRICS, engine, execute, read, wanted, write_input
 
 from geval_local.engine.interface import Readout
@@ -233,6 +235,22 @@ def test_a_broken_cache_is_left_out(file, tmp_path, caplog):
         (found,) = execute(tmp_path / "run", wanted(file, use_cache=True))
     assert found.read_bytes() == whole(file)
     assert caplog.text.count("is left out of this run") == 1
+    assert OutcomeCache().clear() == len("no database")
+    assert OutcomeCache().size() == (0, 0)
+
+
+def test_a_cache_of_another_version_is_left_out_and_can_be_cleared(file, tmp_path, caplog):
+    execute(tmp_path / "run", wanted(file, use_cache=True))
+    path = OutcomeCache().path
+    with sqlite3.connect(path) as cache:
+        cache.execute("PRAGMA user_version = 3")
+    with caplog.at_level(logging.WARNING, "geval_local"):
+        execute(tmp_path / "again", wanted(file, use_cache=True))
+    assert f"the cache {path} is left out of this run: it has schema 3" in caplog.text
+    assert "; `geval-local cache --clear` starts a new one" in caplog.text
+    assert run("cache", "--clear", home=path.parent.parent).exit_code == 0
+    execute(tmp_path / "third", wanted(file, use_cache=True))
+    assert OutcomeCache().size()[0] > 0
 
 
 def test_a_second_process_is_refused(file, tmp_path):

@@ -46,15 +46,15 @@ def resume(
     from geval_local.runs import run_file
 
     manifest = run_file.read_run(run)
-    limits = gates.read(manifest.settings.by)
+    metrics = [Metric.model_validate(one) for one in manifest.settings.metrics]
+    limits = gates.read(metrics, manifest.settings.by)
     follow(
         lambda events: run_file.resume(
             run, retry_errors=retry_errors, load_calibration=read_calibration, events=events
         ),
         manifest.input.name,
         limits,
-        results=sum(Metric.model_validate(one).forms for one in manifest.settings.metrics)
-        * sum(judge.thoughts for judge in manifest.judges),
+        results=sum(metric.forms for metric in metrics) * sum(judge.thoughts for judge in manifest.judges),
         judges=len(manifest.judges),
         as_json=as_json,
     )
@@ -406,14 +406,11 @@ def cache(
     from geval_local.runs.cache import OutcomeCache
 
     kept = OutcomeCache()
-    entries, size = kept.size()
-    if clear:
-        kept.clear()
+    entries, size = (0, kept.clear()) if clear else kept.size()
     kept.close()
     if as_json:
         print_json({"path": str(kept.path), "entries": entries, "bytes": size, "cleared": clear})
         return
-    verb = "cleared" if clear else "kept"
-    say(f"{entries} figures {verb}, {size / 1e6:.1f} MB in {kept.path}")
-    if entries and not clear:
+    say(f"{'cleared' if clear else f'{entries} figures kept'}, {size / 1e6:.1f} MB in {kept.path}")
+    if entries:
         note("forget them with: geval-local cache --clear")

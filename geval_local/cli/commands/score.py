@@ -49,20 +49,14 @@ def score(
     from geval_local.cli.scoring import follow
     from geval_local.cli.standard_input import input_files
 
-    limits, title = gates.read(run.by), ", ".join(file)
+    title = ", ".join(file)
     if not dry_run:
         reports.begin(title)
     chosen = options.chosen_metrics(rated, no_steps=no_steps)
     options.warn_of_scales(chosen)
-    for name, limit_value in (
-        ("--threshold", run.threshold),
-        ("--fail-under", gates.fail_under),
-        ("--fail-over", gates.fail_over),
-        ("--fail-slice-under", gates.fail_slice_under),
-    ):
-        for metric in chosen:
-            metric.check_on_scale(limit_value, name)
-    options.check_directions(gates, chosen)
+    for metric in chosen:
+        metric.check_on_scale(run.threshold, "--threshold")
+    limits = gates.read(chosen, run.by)
     if dry_run:
         from geval_local.cli.output.audits import show_forms
 
