@@ -255,20 +255,27 @@ def is_message(value: Any) -> bool:
     return "role" in value or is_typed or {"from", "value"} <= value.keys() or isinstance(value.get("kwargs"), Mapping)
 
 
+def given_role(message: Any) -> str:
+    """Return the name of the speaker as a message gives it; empty if it names none."""
+    named = message if isinstance(message, Mapping) else {}
+    return str(next((named[key] for key in ("role", "from", "type") if key in named), "")).strip()
+
+
+def names_of_roles(roles: Mapping[str, str]) -> dict[str, str]:
+    """Read other names of roles, separated by commas: name -> role; all spellings of a name are one."""
+    return {folded(name): role for role, names in roles.items() for name in names.split(",")}
+
+
+def folded(name: str) -> str:
+    """Fold the spellings of a name into one: of case, of a dotted capital I, and of accents."""
+    return unicodedata.normalize("NFC", name.strip().casefold().replace("i\u0307", "i"))
+
+
 def with_roles(messages: Sequence[Any], roles: Mapping[str, str]) -> list[Any]:
-    """Give messages the usual names of roles: role -> other names for it, separated by commas."""
-
-    def folded(name: object) -> str:  # all spellings are one: of a dotted capital I, and of accents
-        return unicodedata.normalize("NFC", str(name).strip().casefold().replace("i\u0307", "i"))
-
-    known = {folded(name): role for role, names in roles.items() for name in names.split(",")}
-
-    def named(message: Any) -> Any:
-        key = next((key for key in ("role", "from", "type") if isinstance(message, Mapping) and key in message), None)
-        role = None if key is None else known.get(folded(message[key]))
-        return message if role is None else {**message, "role": role}
-
-    return [*map(named, messages)]
+    """Give messages the usual names of roles, see `names_of_roles`."""
+    known = names_of_roles(roles)
+    given = [known.get(folded(given_role(message))) for message in messages]
+    return [one if role is None else {**one, "role": role} for one, role in zip(messages, given, strict=True)]
 
 
 def read_turns(column: str, messages: Sequence[Any], where: str) -> list[Turn]:

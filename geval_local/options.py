@@ -10,7 +10,8 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -34,6 +35,7 @@ from geval_local.errors import ConfigurationError, GevalError
 from geval_local.fields import nearest, read_mapping
 from geval_local.scale import Scale
 from geval_local.score import Estimator
+from geval_local.wording import PARAMETER
 from geval_local.yaml_model import KEEP_PROBLEMS, problems_in_words
 
 Style = Literal["completion", "chat", "chat-no-prefill"]
@@ -111,6 +113,12 @@ class Options(BaseModel):
                 raise ConfigurationError(f"`{name}` is an option no more", hint=now)
         return data
 
+    @classmethod
+    def flag(cls, name: str) -> Flag:
+        """Return how an option is written on the command line, with its names."""
+        flag = next((one for one in cls.model_fields[name].metadata if isinstance(one, Flag)), Flag())
+        return replace(flag, names=flag.names or (f"--{name.replace('_', '-')}",))
+
     def _checked(self) -> Self:
         """Check what concerns several options together."""
         return self
@@ -118,6 +126,29 @@ class Options(BaseModel):
     def __hash__(self) -> int:
         """Hash the values, mappings too: who loads judges keeps them by their options."""
         return hash(self.model_dump_json())
+
+
+@cache
+def _declared() -> dict[str, tuple[str, bool]]:
+    """Parameter of any group -> its option, and whether that takes no value."""
+    named = ((group, *pair) for group in Options.__subclasses__() for pair in group.model_fields.items())
+    return {name: (group.flag(name).names[0], field.annotation is bool) for group, name, field in named}
+
+
+def in_options(text: str, verb: Mapping[str, tuple[str, bool]] = {}, *, others: bool = True) -> str:
+    """Write parameters, which the library puts in backticks, as options: `human=FIELD` becomes ``--human FIELD``.
+
+    Those of a `verb` go before `others`, which are all that are declared here. `steps=False` becomes ``--no-steps``.
+    """
+
+    def written(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        name = f"no_{name}" if value == "False" and f"no_{name}" in verb else name
+        option, is_flag = verb.get(name) or (_declared() if others and value else {}).get(name) or (found[0], True)
+        told = f"'{value}'" if value is not None and value.startswith("{") else value  # a structure has no quotes yet
+        return option if is_flag or value is None else f"{option} {told}"
+
+    return PARAMETER.sub(written, text)
 
 
 def _engine_arguments(value: object) -> object:

@@ -21,7 +21,9 @@ _SEVERAL = re.compile(rf"{PARAMETER.pattern}(?: {PARAMETER.pattern})*")
 #: Values that stay unchanged: numbers, booleans, structures, and placeholders of numbers.
 _LITERAL = re.compile(r"[+-]?\d+(?:\.\d+)?|True|False|None|[\[{].*|N|X|NATS|SHARE")
 #: A text that needs no quotes in YAML.
-_BARE = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z_*][\w*./-]*(?: [\w*./-]+)*", re.IGNORECASE)
+_BARE = re.compile(
+    r"(?!(?:true|false|null|yes|no|on|off)$)(?:\.{0,2}/)?[A-Za-z_][\w*./@+-]*(?: [\w*./-]+)*", re.IGNORECASE
+)
 #: What is secret in an address: users and passwords before its host, and options that are named so.
 _SECRETS = re.compile(
     r"""(?P<user>\b(?:s3|gs|gcs|https?)://)[^/\s'"@]*@|(?P<pair>://)[^/\s:'"@]*:(?!\d{1,5}/)[^\s'"]*@"""
@@ -98,4 +100,9 @@ def _python(value: str) -> str:
 def _yaml(value: str) -> str:
     if value in ("True", "False", "None"):
         return {"True": "true", "False": "false", "None": "null"}[value]
-    return value if _LITERAL.fullmatch(value) or _BARE.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+    return value if _LITERAL.fullmatch(value) else quoted(value)
+
+
+def quoted(text: str) -> str:
+    """Write a text as a value of YAML, in quotes if it needs them."""
+    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)

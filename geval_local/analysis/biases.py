@@ -271,11 +271,10 @@ class Bias(Study):
         """Say how rows were grouped, and what a gap is."""
         told = "note: a gap is not yet a bias, since one side may be better; `human=FIELD` takes that into account"
         if self.is_rated:
-            told = "judge less people: what the judge adds to people's own gap, brought to the judge's scale; "
-            told += (
+            told = "judge less people: what the judge adds to people's own gap, brought to the judge's scale; " + (
                 "the noise of the ratings is known from their raters"
                 if self.rating_error is not None
-                else "whatever the noise of the ratings, which `raters` would make known: the gap nearest to 0"
+                else "it is the least that any noise of the ratings allows; two or more `raters` show that noise"
             )
         return [(self.grouping, False), (told, False), *((one, False) for one in raters_told(self.raters))]
 

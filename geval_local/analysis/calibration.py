@@ -216,7 +216,7 @@ def fit_calibration(
     if p is not None and not (scale.low <= ratings.min() and ratings.max() <= scale.high):
         raise ConfigurationError(
             f"the ratings run from {ratings.min():g} to {ratings.max():g}, outside the scale {scale.text}",
-            hint="No temperature reaches them: use the isotonic method, or bring the ratings onto the scale.",
+            hint="No temperature reaches them: take `method=isotonic`, or bring the ratings onto the scale.",
         )
     groups = [item.group for item in kept]
     before = np.array([item.predicted for item in kept])

@@ -166,7 +166,7 @@ def _is_text(value: Any) -> bool:
     try:
         return isinstance(value, str) and not math.isfinite(float(value))
     except ValueError:
-        return True
+        return bool(value.strip())  # a blank one may be a missing number
 
 
 def _half(count: int, total: int, spread: float, agreement: float) -> float:

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.fields import nearest, read_mapping
-from geval_local.options import ASKED, FIGURES, GATES, JUDGE, OUT, Flag, JudgeOptions, Options, RunOptions
+from geval_local.options import ASKED, FIGURES, GATES, JUDGE, OUT, JudgeOptions, Options, RunOptions
 from geval_local.yaml_model import KEEP_PROBLEMS, alternatives, problem_in_words
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def takes_options(
                 many = kind != JudgeOptions
                 names = [name for name in JudgeOptions.model_fields if name not in judge_without]
                 added += [_parameter(JudgeOptions, name, many=many and name == "name") for name in names]
-                groups[parameter.name] = names, _judges if many else _one_judge
+                groups[parameter.name] = names, functools.partial(_judges, many=many)
             elif isinstance(kind, type) and issubclass(kind, Options):
                 described = [name for name, field in kind.model_fields.items() if field.description]
                 names = [name for name in described if kind is not RunOptions or not only or name in only]
@@ -108,7 +108,7 @@ def takes_options(
                 members = inspect.signature(kind, eval_str=True).parameters
                 names = list(only if kind is AnalysisOptions else members)
                 own += [members[name].replace(kind=parameter.kind) for name in names]
-                groups[parameter.name] = names, functools.partial(_made, kind)
+                groups[parameter.name] = names, functools.partial(lambda group, values: group(**values), kind)
             else:
                 own.append(parameter)
 
@@ -124,18 +124,6 @@ def takes_options(
         return wrapped
 
     return decorate
-
-
-def _made(kind: type, values: Mapping[str, Any]) -> Any:
-    return kind(**values)
-
-
-def _flag(field: FieldInfo) -> Flag:
-    return next((one for one in field.metadata if isinstance(one, Flag)), Flag())
-
-
-def _option_names(name: str, field: FieldInfo) -> tuple[str, ...]:
-    return _flag(field).names or (f"--{name.replace('_', '-')}",)
 
 
 def _parameter(group: type[Options], name: str, *, many: bool = False) -> inspect.Parameter:
@@ -154,14 +142,14 @@ def _parameter(group: type[Options], name: str, *, many: bool = False) -> inspec
 
 def option_of(group: type[Options], name: str, *, many: bool = False) -> Any:
     """Declare one option of a group for typer; of `many`, it may be repeated."""
-    field, flag = group.model_fields[name], _flag(group.model_fields[name])
+    field, flag = group.model_fields[name], group.flag(name)
     kind, text = _kind(field), str(field.description)
     if many:
         text = text.replace(" Absent:", " May be repeated, and results are then named metric@judge. Absent:")
     # Typer only shows and completes choices; the group checks them and proposes a close one.
     choices = [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
     return typer.Option(
-        *_option_names(name, field),
+        *flag.names,
         help=text,
         metavar=flag.metavar or (f"[{'|'.join(choices)}]" if choices else None),
         rich_help_panel=flag.panel,
@@ -176,8 +164,8 @@ _DATA = re.compile(r"\.(jsonl|ndjson|json|csv|tsv|parquet|xlsx|gz)$|://|[*?]", r
 
 def spread(arguments: Sequence[str]) -> list[str]:
     """Repeat an open option for each of its values: ``--system-columns A B C`` ends at an option or a file."""
-    fields = RunOptions.model_fields.items()
-    is_open = {option for name, field in fields if _flag(field).is_open for option in _option_names(name, field)}
+    flags = map(RunOptions.flag, RunOptions.model_fields)
+    is_open = {option for flag in flags if flag.is_open for option in flag.names}
     found, option, taken = list[str](), "", 0
     for one in arguments:
         is_value = option and not one.startswith("-") and (taken < 2 or not (_DATA.search(one) or os.path.exists(one)))
@@ -199,7 +187,7 @@ def _checked(group: type[Options], values: Mapping[str, Any], whose: str | None 
     """Build a group from the given values; errors name the options as they are written."""
     given = {name: value for name, value in values.items() if value is not None and value is not False and value != []}
     for name in given:
-        if name in group.model_fields and _flag(group.model_fields[name]).is_negative:
+        if name in group.model_fields and group.flag(name).is_negative:
             given[name] = False
     try:
         return TypeAdapter(group).validate_python(given, context=KEEP_PROBLEMS)
@@ -209,17 +197,13 @@ def _checked(group: type[Options], values: Mapping[str, Any], whose: str | None 
             text, _ = problem_in_words(problem, group)
             name = str(problem["loc"][0]) if problem["loc"] else ""
             text = text.removeprefix(f"{name}: ")
-            option = name.replace("_", "-") if whose else _option_names(name, group.model_fields[name])[0]
+            option = name.replace("_", "-") if whose else group.flag(name).names[0]
             told.append(f"--judge {whose!r}: {option}: {text}" if whose else f"{option}: {text}")
         raise ConfigurationError("\n".join(told)) from None
 
 
-def _one_judge(values: Mapping[str, Any]) -> JudgeOptions:
-    return _judge(values.get("name"), values)
-
-
-def _judges(values: Mapping[str, Any]) -> list[JudgeOptions]:
-    return [_judge(one, values) for one in values["name"] or [None]]
+def _judges(values: Mapping[str, Any], *, many: bool) -> JudgeOptions | list[JudgeOptions]:
+    return [_judge(one, values) for one in values["name"] or [None]] if many else _judge(values.get("name"), values)
 
 
 def _judge(text: str | None, values: Mapping[str, Any]) -> JudgeOptions:

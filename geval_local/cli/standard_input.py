@@ -16,20 +16,16 @@ from geval_local.cli.output.console import note
 from geval_local.errors import DataError, GevalError
 from geval_local.files import home_folder
 
-STANDARD_INPUT = Path("-")
 _BLOCK = 1 << 20
 
 
 @contextmanager
-def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[Path]:
-    """Yield the path of a file; ``-`` is JSONL from standard input, which is read into a file first.
+def _standard_input(*, keep: bool, keep_after: bool) -> Iterator[Path]:
+    """Yield the path of a file with the JSONL of standard input.
 
     The same rows get the same file name, so a repeated command continues its run. The file is removed at the end,
     unless a run directory refers to it.
     """
-    if file != STANDARD_INPUT:
-        yield file
-        return
     if sys.stdin is None or sys.stdin.isatty():
         raise DataError(
             "- reads JSONL from standard input, and that is a terminal", hint="cat FILE | geval-local ... -"
@@ -52,10 +48,10 @@ def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[
 
 @contextmanager
 def input_files(files: Sequence[str], *, keep: bool, keep_after: bool = False) -> Iterator[list[str | Path]]:
-    """Yield the files as given; standard input becomes a file, see `input_file`."""
+    """Yield the files as given; standard input, ``-``, becomes a file."""
     with ExitStack() as stack:
         yield [
-            stack.enter_context(input_file(STANDARD_INPUT, keep=keep, keep_after=keep_after)) if one == "-" else one
+            stack.enter_context(_standard_input(keep=keep, keep_after=keep_after)) if one == "-" else one
             for one in files
         ]
 

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from geval_local.errors import OutputError, telling
 from geval_local.evaluation.model import schema
 from geval_local.fields import guess_columns, nearest, resolve, words_of
-from geval_local.files import write_atomically
 from geval_local.io.input_checks import may_be_text, readable_samples
 from geval_local.io.input_files import read_samples
 from geval_local.metric import Metric
 from geval_local.metric_file import preset_names
+from geval_local.wording import quoted
 
 SCHEMA_NAME = "evaluation.schema.json"
 DEFAULT_METRICS = ("assistant/helpfulness",)
@@ -25,8 +24,6 @@ PREFERRED = ("rag", "correctness", "assistant", "summarization", "dialogue", "st
 #: Number of rows whose columns are read.
 ROWS_SEEN = 100
 COLUMNS_NAMED = 20
-_PLAIN = re.compile(r"[A-Za-z_./][\w./@+-]*")
-_WORDS = {"yes", "no", "true", "false", "null", "on", "off"}
 
 TEMPLATE = """\
 # yaml-language-server: $schema={schema}
@@ -107,17 +104,19 @@ def start_evaluation(
         notes.append(f"fields: {found or 'none found'}")
         if missing:
             notes.append(f"not found: {', '.join(missing)}; map them to columns under `fields`")
-    name = "first" if data is None else _data_name(data)
+    stem = "first" if data is None else data.name.split(".")[0]
+    name = re.sub(r"[^\w-]+", "_", stem, flags=re.ASCII).lstrip("-")[:60] or "data"
+    paths = [_relative(Path(one), target) if one.endswith((".yaml", ".yml")) else one for one in names]
     text = TEMPLATE.format(
         schema=SCHEMA_NAME,
         name=target.name,
         stem=re.sub(r"[^\w.-]+", "_", target.stem),
         data=name,
-        file=_quoted("data.jsonl" if data is None else _relative(data, target)),
+        file=quoted("data.jsonl" if data is None else _relative(data, target)),
         fields=_fields_text(mapping, missing, columns),
-        metrics="".join(f"  - {_quoted(_metric_name(one, target))}\n" for one in names),
-        judges="".join(f"  - {_quoted(one)}\n" for one in judges or [load_registry().default]),
-        first=_quoted(first.name),
+        metrics="".join(f"  - {quoted(one)}\n" for one in paths),
+        judges="".join(f"  - {quoted(one)}\n" for one in judges or [load_registry().default]),
+        first=quoted(first.name),
         limit=f"{first.direction.comparison} {(first.scale.low + first.scale.high) / 2:g}",
         loss=first.direction.loss,
     )
@@ -164,22 +163,10 @@ def schema_text() -> str:
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def write_new(path: Path, text: str, *, same_will_do: bool = False) -> None:
-    """Write a new file; one that exists is an error, or stays if it is the same and that `same_will_do`."""
-    with telling(OutputError, f"cannot write {path}"):
-        if path.is_symlink() or path.exists():
-            if same_will_do and path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
-                return
-            raise OutputError(f"{path} is there already", hint="Choose another name with -o; nothing was changed.")
-        write_atomically(path, text, private=False)
-
-
 def _mapping(
     metrics: Sequence[Metric], columns: Sequence[str], texts: Sequence[str]
 ) -> tuple[dict[str, str], list[str]]:
     """Map the fields of all metrics to columns by their names; list the fields without a column."""
-    if not columns:
-        return {}, []
     found: dict[str, str] = {}
     differing = set()
     for metric in metrics:
@@ -199,26 +186,10 @@ def _fields_text(mapping: dict[str, str], missing: Sequence[str], columns: Seque
     more = ", ..." if len(columns) > COLUMNS_NAMED else ""
     shown = ", ".join(" ".join(column.split()) for column in columns[:COLUMNS_NAMED])
     lines = [f"    # Field of a metric: its column. The columns are: {shown}{more}", "    fields:"]
-    lines += [f"      {_quoted(field)}: {_quoted(column)}" for field, column in mapping.items()]
+    lines += [f"      {quoted(field)}: {quoted(column)}" for field, column in mapping.items()]
     lines += [f"      # {field}: COLUMN  # not found by its name{nearest(field, columns)}" for field in missing]
     return "\n".join(lines) + "\n"
 
 
-def _data_name(data: Path) -> str:
-    stem = data.name.split(".")[0]
-    name = re.sub(r"[^\w-]+", "_", stem, flags=re.ASCII).lstrip("-")[:60]
-    return name or "data"
-
-
-def _metric_name(name: str, target: Path) -> str:
-    return _relative(Path(name), target) if name.endswith((".yaml", ".yml")) else name
-
-
 def _relative(path: Path, target: Path) -> str:
     return Path(os.path.relpath(path, target.parent)).as_posix()
-
-
-def _quoted(text: str) -> str:
-    """Write a text as a value of YAML."""
-    is_plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
-    return text if is_plain else json.dumps(text, ensure_ascii=False)

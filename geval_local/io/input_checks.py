@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from geval_local.conversation import messages_of
+from geval_local.conversation import folded, given_role, is_messages, messages_of, names_of_roles
 from geval_local.errors import (
     Cause,
     ConfigurationError,
@@ -22,6 +22,7 @@ from geval_local.fields import (
     SYSTEM_FIELDS,
     check_mapping,
     counted,
+    decoded_json,
     field_options,
     field_value,
     guess_columns,
@@ -42,6 +43,7 @@ from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.options import RunOptions
 from geval_local.questions.form import state_text
+from geval_local.wording import say_once
 
 #: Rows that are checked before a judge is loaded.
 ROWS_CHECKED = 1000
@@ -196,11 +198,8 @@ def check_input(
 ) -> list[Sample]:
     """Read the first rows of the input and check what the options name, and `check_rows`, before a judge is loaded."""
     paths, options = find_files(files), options or RunOptions()
-    if options.system_columns:
-        wide = options.model_copy(update={"system_columns": None, "turns": None, "turns_at": None})
-        rows = islice(read_input(paths, wide), ROWS_CHECKED)
-        check_columns(rows, {name: name for name in options.system_columns})
     first, where = list(islice(read_input(paths, options), ROWS_CHECKED)), told_files(paths)
+    check_shape(paths, options)
     check_rows(first, metrics, where, options.fields)
     field = None if options.group_by == EVERY_ROW else options.group_by
     if field is not None and not any(field_value(row.fields, field) is not None for row in first):
@@ -209,6 +208,29 @@ def check_input(
         )
     check_chosen(options.columns, first, [metric.name for metric in metrics])
     return first
+
+
+def check_shape(paths: Sequence[File], options: RunOptions) -> None:
+    """Check that some row has each of the `system_columns`, and that some message has each name of `roles`."""
+    if options.system_columns:
+        wide = options.model_copy(update={"system_columns": None, "turns": None, "turns_at": None})
+        columns = {name: name for name in options.system_columns}
+        check_columns(islice(read_input(paths, wide), ROWS_CHECKED), columns)
+    unnamed = options.model_copy(update={"turns": None, "roles": {}})
+    said, wanted = dict[str, None](), names_of_roles(options.roles).keys()
+    for row in read_input(paths, unnamed) if wanted else ():
+        for cell in map(decoded_json, row.fields.values()):
+            said |= dict.fromkeys(map(given_role, cell)) if is_messages(cell) else {}
+        if wanted <= (there := {*map(folded, said)}):
+            return
+    for role, names in options.roles.items():
+        absent = [name for name in names.split(",") if folded(name) not in there]
+        told = f"{told_files(paths)}: no message is of the role {' or '.join(map(repr, absent))}"
+        if len(absent) > names.count(","):
+            hint = f"Its roles are: {', '.join(said) or 'none'}. Another name comes last: `roles={role}=NAME`."
+            raise DataError(f"{told}{nearest(names, said)}", hint=hint)
+        if absent:
+            say_once(told)
 
 
 def reading_of(samples: Sequence[Sample], metrics: Iterable[Metric], count: int = 3) -> list[str]:
@@ -250,8 +272,7 @@ def _misfit(
 ) -> DataError:
     """Return an error that names everything missing at once, with options that may map it, guessed from names."""
     columns = _columns(samples)
-    rows = "its only row" if len(samples) == 1 else f"none of its first {len(samples)} rows"
-    cannot = "cannot" if len(samples) == 1 else "can"
+    rows = "its only row cannot" if len(samples) == 1 else f"none of its first {len(samples)} rows can"
     told: list[str] = []
     missing: dict[str, None] = {}
     for metric, error in unfit:
@@ -260,7 +281,7 @@ def _misfit(
         if lost and messages_of(samples[0].fields) is None:
             s, are = ("s", "are") if len(lost) > 1 else ("", "is")
             missing |= dict.fromkeys(lost)
-            told.append(f"{metric.name}: the field{s} {_and(lost)} {are} missing")
+            told.append(f"{metric.name}: the field{s} {' and '.join(map(repr, lost))} {are} missing")
         else:
             told.append(f"{metric.name}: {error.message.removeprefix(f'{samples[0].where}: ').split(';', 1)[0]}")
     hint = f"Columns: {_listed(columns)}."
@@ -275,7 +296,7 @@ def _misfit(
         hint += f"\n  {field_options(missing, guesses)}"
     elif unfit[0][1].hint:
         hint += f"\n{unfit[0][1].hint}"
-    return DataError(f"{where}: {rows} {cannot} be scored on {'; '.join(told)}", hint=hint)
+    return DataError(f"{where}: {rows} be scored on {'; '.join(told)}", hint=hint)
 
 
 def may_be_text(column: str, samples: Sequence[Sample]) -> bool:
@@ -295,11 +316,6 @@ def may_be_text(column: str, samples: Sequence[Sample]) -> bool:
             pass
     # Languages without spaces between words write no labels in ASCII.
     return not texts or any(len(text.split()) > 1 or not text.isascii() for text in texts)
-
-
-def _and(names: Sequence[str]) -> str:
-    *first, last = map(repr, names)
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _columns(samples: Sequence[Sample]) -> list[str]:

@@ -72,7 +72,8 @@ def find_entries(place: Place) -> list[Entry]:
         found = place.matches() if entry is None else _in_directory(place)
     except OSError as error:
         raise DataError(f"cannot list {place}: {error}", hint=RIGHTS) from error
-    files = [one for one in found if one.is_file and _is_data(one.place.name)]
+    names = ((one, one.place.name) for one in found if one.is_file)
+    files = [one for one, name in names if format_of(name) and name != _RUN and not name.endswith(_BESIDE)]
     if not files:
         raise DataError(f"no data file {'matches' if entry is None else 'is in'} {place}", hint=known)
     return files
@@ -85,10 +86,6 @@ def _in_directory(place: Place) -> list[Entry]:
     runs = {one.place.path.rpartition("/")[0] for one in shown if one.place.name == _RUN}
     runs.discard(place.path.rstrip("/"))
     return [one for one in shown if one.place.path.rpartition("/")[0] not in runs]
-
-
-def _is_data(name: str) -> bool:
-    return format_of(name) is not None and name != _RUN and not name.endswith(_BESIDE)
 
 
 def names_of(paths: Sequence[File]) -> list[str]:

@@ -151,9 +151,9 @@ def _mt_bench(row: _Row) -> dict[str, Any]:
         "judge": row.get("judge"),
         # A second turn's answer depends on that conversation's first answer, so the judge sees both conversations
         # whole.
-        "prompt": first[0]["content"] if turn == 1 else "\n\n".join(m["content"] for m in first if m["role"] == "user"),
-        "output_a": _answer(first, turn),
-        "output_b": _answer(second, turn),
+        "prompt": _said(first, "user"),
+        "output_a": _said(first, "assistant"),
+        "output_b": _said(second, "assistant"),
         "human": sides_of(row, "winner"),
     }
 
@@ -165,10 +165,8 @@ def _turns(value: Any, turn: int, name: str) -> list[Mapping[str, Any]]:
     return messages[: 2 * turn]
 
 
-def _answer(messages: list[Mapping[str, Any]], turn: int) -> Any:
-    if turn == 1:
-        return messages[-1]["content"]
-    return "\n\n".join(m["content"] for m in messages if m["role"] == "assistant")
+def _said(messages: list[Mapping[str, Any]], role: str) -> str:
+    return "\n\n".join(one["content"] for one in messages if one["role"] == role)
 
 
 #: What the option `fields` maps for plain pairs.

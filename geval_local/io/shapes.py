@@ -68,7 +68,7 @@ class Shape:
             yield from (one,) if turns is None or is_done else _by_turn(one, turns)
 
     def _found(self, sample: Sample) -> Sample:
-        """Put the messages into one column, with the usual names of roles."""
+        """Put the messages into one column; those of all columns get the usual names of roles."""
         if not (self.options.turns_at or self.options.roles) or TURN in sample.fields:
             return sample
         fields, chat = dict(sample.fields), messages_of(sample.fields)
@@ -81,9 +81,10 @@ class Shape:
                 )
             fields = without(fields, path)
             chat = _MESSAGES, [*(chat[1] if chat is not None and chat[0] not in sample.fields else ()), *value]
-        if chat is None:
-            return sample
-        return replace(sample, fields={**fields, chat[0]: with_roles(chat[1], self.options.roles)})
+        fields |= {} if chat is None else {chat[0]: chat[1]}
+        chats = {name: held for name, value in fields.items() if is_messages(held := decoded_json(value))}
+        named = {name: with_roles(chat, self.options.roles) for name, chat in chats.items()}
+        return replace(sample, fields=fields | named)
 
     def _by_system(self, sample: Sample, systems: Sequence[str]) -> Iterator[Sample]:
         values = {name: unwrapped(field_value(sample.fields, name, ABSENT)) for name in systems}

@@ -29,6 +29,7 @@ from geval_local.files import save_text
 from geval_local.grouping import DocumentRule
 from geval_local.io.columns import as_text
 from geval_local.io.ownership import check_place, sealed
+from geval_local.options import in_options
 from geval_local.score import LOW_LABEL_MASS, Score
 from geval_local.statistics.interval import Ends
 
@@ -113,13 +114,15 @@ def _script() -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FunctionLoader(_asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["in_options"] = in_options
+    return made
 
 
 # --- data for the script ----------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from geval_local.io.input_checks import (
     check_evidence,
     check_input,
     check_rows,
+    check_shape,
     load_metrics,
     read_state,
     told_files,
@@ -509,6 +510,7 @@ def _pairs(
         first = list(islice(pair_samples(rows, plan, rule), ROWS_CHECKED))
     else:
         rows, own = list(islice(rows, ROWS_CHECKED)), PLAIN if plan.given == "plain" else ()
+        check_shape(paths, options)
         check_columns(rows, {name: path for name, path in options.fields.items() if name in own})
         first = list(pair_samples(rows, plan, rule))
         mapping = {name: path for name, path in options.fields.items() if name not in own}

@@ -64,7 +64,13 @@ def test_who_rates_sees_neither_scores_nor_systems():
 def test_numbers_that_lead_and_columns_of_the_same_name_stay_out():
     rows = [
         row
-        | {"key": "mine", "scores": {"ann": 3}, "old": "4.5", "liked": True}
+        | {
+            "key": "mine",
+            "scores": {"ann": 3},
+            "old": "4.5",
+            "liked": True,
+            "second": "4" if row["doc"] == "d0" else "",
+        }
         | {"turns": [{"role": "user", "content": "Hello"}]}
         for row in scored(np.random.default_rng(7), documents=6)
     ]

@@ -65,6 +65,7 @@ def test_rows_to_rate_are_drawn_into_a_sheet(scored):
     done = verb(scored, "estimate", "--human", "gold", "--plan", 10, "-o", "sheet.csv", "--seed", 2)
     assert "drawn at random: 10 of 40 documents, 20 rows to rate" in done.stderr
     assert "rated documents" in done.stdout
+    assert "type the command again with --sheet sheet.csv in place of --plan 10 -o sheet.csv" in done.stderr
     header, *rows = (scored / "sheet.csv").read_text(encoding="utf-8").splitlines()
     assert (header.split(",")[0], header.split(",")[-1], len(rows)) == ("key", "gold", 20)
     (scored / "sheet.csv").write_text("\n".join([header, *(f"{row}{3 + at % 2}" for at, row in enumerate(rows))]))

@@ -87,6 +87,9 @@ def test_ratings_outside_of_the_scale_stop_every_verb_unless_told(verb, here, na
         "2 of 12 ratings in 'low' are outside of the scale 1-5: -1 (2 times); the first is in row 2" in refused.stderr
     )
     assert "--skip-outside" in refused.stderr
+    if name == "calibrate":
+        unreached = verb(name, *given, "--human", field, "--human-scale", "-1 to 5")
+        assert (unreached.exit_code, "take --method isotonic" in unreached.stderr) == (2, True)
     for told in (["--skip-outside"], ["--human-scale", "-1 to 5"]):
         # No temperature reaches ratings outside of the metric's scale.
         method = ["--method", "isotonic"] if name == "calibrate" else []

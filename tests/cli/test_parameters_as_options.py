@@ -29,6 +29,12 @@ def score(monkeypatch):
         ("add `overwrite=True` to", "add --overwrite to"),
         ("`steps=False` goes without", "--no-steps goes without"),
         ("`models_file=FILE`, `formats`", "--models FILE, --format"),
+        (
+            "`rater_column=COLUMN` of the analyses, `skip_outside=True`",
+            "--rater-column COLUMN of the analyses, --skip-outside",
+        ),
+        ("leave it out by `use_cache=False`", "leave it out by --no-cache"),
+        ("the column `rater_column`", "the column `rater_column`"),
         ("`tracking_uri=x` or `nothing`, `threshold=", "`tracking_uri=x` or `nothing`, `threshold="),
         ("`geval-local score FILE -o OUT`", "`geval-local score FILE -o OUT`"),
         ("in '`dtype`.csv' and /`dtype`/x", "in '`dtype`.csv' and /`dtype`/x"),
@@ -49,6 +55,19 @@ def test_the_file_of_an_evaluation_has_the_other_parameters(monkeypatch):
     monkeypatch.setattr(console, "OPTIONS", {})
     console.set_verb(typer.main.get_command(app).commands["run"].params)
     assert console.as_options("`fields=output=a` and `overwrite=True`") == "`fields: {output: a}` and --overwrite"
+    assert console.as_options("`rater_column=A`") == "`rater_column: A`"
+
+
+def test_a_page_shows_options_too(tmp_path):
+    rows = [
+        {"question": f"What is {place // 2}?", "output": "It is.", "geval": {"m": {"score": 1.0 + place}}}
+        for place in range(4)
+    ]
+    done = run("report", write_rows(tmp_path / "scores.jsonl", rows), "-o", tmp_path / "page.html", home=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "--group-by COLUMN changes it" in page
+    assert "group_by" not in page
 
 
 def test_python_reads_parameters_where_a_command_shows_options(tmp_path):

@@ -8,6 +8,7 @@ against the command line.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections import Counter
@@ -139,6 +140,17 @@ def test_no_command_is_wider_than_the_site_shows():
         if len(line) > WIDEST and not line.lstrip().startswith("#")
     ]
     assert not wide, "break these with a backslash:\n" + "\n".join(wide)
+
+
+def test_the_body_of_every_request_is_json_in_one_word():
+    """A command is broken with care: within quotes a backslash would be part of the text."""
+    bodies = [
+        words[words.index("-d") + 1]
+        for block in BLOCKS
+        if block.text.startswith("curl ") and "-d" in (words := shlex.split(block.text))
+    ]
+    assert len(bodies) == 3
+    assert all(json.loads(body) for body in bodies)
 
 
 def test_no_line_of_a_sample_output_is_wider_than_the_site_shows():

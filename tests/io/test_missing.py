@@ -23,7 +23,7 @@ def test_all_missing_fields_of_all_metrics_are_named_with_the_options_that_map_t
     with pytest.raises(DataError) as told:
         check_rows(rows("ticket", "customer question", "bot reply"), metrics, "chats.csv")
     text = str(told.value)
-    assert "the fields 'question', 'context' and 'output' are missing" in text
+    assert "the fields 'question' and 'context' and 'output' are missing" in text
     assert "style/professionalism: the field 'output' is missing" in text
     shown = '`fields={"question": "customer question", "context": "COLUMN", "output": "bot reply"}`'
     assert shown in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import unicodedata
 
 import pytest
@@ -13,6 +14,7 @@ from geval_local.errors import DataError
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.input_checks import check_input
 from geval_local.io.input_files import find_files, read_input
+from geval_local.io.pairs import given_sample
 from geval_local.io.samples import Sample
 from geval_local.io.shapes import Shape
 from geval_local.options import RunOptions
@@ -135,6 +137,41 @@ def test_roles_in_another_language_are_mapped_or_named():
     assert row.texts(["history"]) == {"history": "User: Neden?\n\nUser: Peki?"}
     (whole,) = Shape(RunOptions(roles=roles)).samples(Sample({"messages": chat}))
     assert whole.texts(["output"]) == {"output": "Çünkü."}
+
+
+def test_a_role_that_no_message_has_is_refused_or_named(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="geval_local")
+    chat = [{"role": "öğrenci", "content": "Neden?"}, {"role": "öğretmen", "content": "Çünkü."}]
+    other = [{"role": "VELİ", "content": "Peki?"}, chat[1]]
+    file = write_rows(tmp_path / "d.jsonl", [*[{"messages": chat}] * 1200, {"messages": other}])
+    metrics = [Metric.load("assistant/helpfulness")]
+    for more in ({}, {"turns": "assistant"}):
+        roles = ["user=öğrenci,veli", "assistant=öğretmen"]
+        check_input(file, metrics, RunOptions(roles=roles, **more))  # one of the names is late
+        assert not caplog.records
+        with pytest.raises(DataError) as caught:
+            check_input(file, metrics, RunOptions(roles=["user=öğrenci", "assistant=öğretmn"], **more))
+        assert "d.jsonl: no message is of the role 'öğretmn'; did you mean 'öğretmen'?" in caught.value.message
+        assert caught.value.hint.startswith("Its roles are: öğrenci, öğretmen, VELİ. Another name comes last: ")
+    check_input(file, metrics, RunOptions(roles=["user=öğrenci,kardeş", "assistant=öğretmen"]))
+    assert "d.jsonl: no message is of the role 'kardeş'" in caplog.text
+    plain = write_rows(tmp_path / "plain.jsonl", [{"question": "Q?", "output": "A."}])
+    with pytest.raises(DataError, match="Its roles are: none"):
+        check_input(plain, metrics, RunOptions(roles=["assistant=agent"]))
+
+
+def test_roles_are_mapped_in_the_chats_of_systems_and_of_preferences(tmp_path):
+    asked, good, bad = ({"role": role, "content": role} for role in ("kunde", "gut", "schlecht"))
+    row = {"prompt": [asked], "chosen": [good], "rejected": [bad]}
+    options = RunOptions(roles=["user=kunde", "assistant=gut,schlecht"])
+    file = write_rows(tmp_path / "d.jsonl", [row])
+    wide = read_input([file], options.model_copy(update={"system_columns": ["chosen", "rejected"]}))
+    assert [one.texts(["question", "output"]) for one in wide] == [
+        {"question": "kunde", "output": "gut"},
+        {"question": "kunde", "output": "schlecht"},
+    ]
+    (pair,) = (given_sample(one, "preference") for one in read_input([file], options))
+    assert (pair.fields["prompt"], pair.fields["output_b"]) == ("User: kunde", "schlecht")
 
 
 @pytest.mark.parametrize("name", [0, 1, "late"])

@@ -218,7 +218,8 @@ def estimate(
         save_sheet(drawn, output)
     show_study(drawn, as_json=as_json)
     if output is not None:
-        note(f"wrote {output}; once it is filled in: geval-local estimate {file} ... --sheet {output}")
+        again = f"type the command again with --sheet {output} in place of --plan {plan} -o {output}"
+        note(f"wrote {output}; fill it in, and {again}")
 
 
 @takes_options("metric", "human", "raters", "group_by", "fields", "between", "seed")

@@ -52,7 +52,8 @@ def list_judges(models: options.ModelsFile = None, as_json: options.Json = False
         print_json(records)
         return
     rows: list[tuple[str, ...]] = []
-    for heading, entries in groupby(sorted(registry.judges.values(), key=_memory), key=_memory_group):
+    by_memory = sorted(registry.judges.values(), key=lambda entry: entry.memory_gb or math.inf)
+    for heading, entries in groupby(by_memory, key=_memory_group):
         rows += [("",), (heading,)] if rows else [(heading,)]
         rows += [
             (
@@ -86,10 +87,6 @@ def files_gb(entry: JudgeEntry) -> float | None:
         return None if directory is None else sum(file.stat().st_size for file in weight_files(directory)) / 1e9
     except (GevalError, OSError):  # loading it says what is wrong
         return None
-
-
-def _memory(entry: JudgeEntry) -> float:
-    return math.inf if entry.memory_gb is None else entry.memory_gb
 
 
 def _memory_group(entry: JudgeEntry) -> str:

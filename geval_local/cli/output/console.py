@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -15,7 +14,8 @@ import typer
 
 from geval_local.errors import GevalError
 from geval_local.fields import visible
-from geval_local.wording import PARAMETER, in_yaml, without_secrets
+from geval_local.options import in_options
+from geval_local.wording import in_yaml, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -153,20 +153,10 @@ def command_given() -> str:
 
 
 def as_options(text: str) -> str:
-    """Write parameters, which the library puts in backticks, as options: `human=FIELD` becomes ``--human FIELD``.
-
-    Parameters that the verb does not have stay; in ``run`` they become keys of the evaluation file. `steps=False`
-    becomes the flag ``--no-steps``.
-    """
-
-    def written(found: re.Match[str]) -> str:
-        name, value = found.groups()
-        option, is_flag = OPTIONS.get(f"no_{name}" if value == "False" else name, (found[0], True))
-        told = f"'{value}'" if value is not None and value.startswith("{") else value  # a structure has no quotes yet
-        return option if is_flag or value is None else f"{option} {told}"
-
-    text = PARAMETER.sub(written, text)
-    return in_yaml(text) if "overrides" in OPTIONS else text  # `run` reads everything else from its file
+    """Write parameters as options of the running verb; others become keys of the evaluation file in ``run``."""
+    if "overrides" in OPTIONS:  # `run` reads everything else from its file
+        return in_yaml(in_options(text, OPTIONS, others=False))
+    return in_options(text, OPTIONS)
 
 
 def note(text: str, style: str = "") -> None:
