@@ -334,14 +334,18 @@ class ScoredRun:
         """Accept results in any form: as read, a path, the result of `score_file`, rows, or a data frame."""
         from geval_local.runs.completion import RunResult  # imports the registry of models
 
-        if isinstance(given, ScoredRun):
-            return given
-        named: dict[str, Any] = {**reading, "fields": reading.get("fields") or {}}
-        named["people"] = RatingOptions(
-            **{name: named.pop(name) for name in RatingReading.__annotations__ if name in named}
-        )
-        if isinstance(estimator := reading.get("estimator"), str):
+        named: dict[str, Any] = {name: value for name, value in reading.items() if value is not None}
+        rating = {name: named.pop(name) for name in RatingReading.__annotations__ if name in named}
+        if isinstance(estimator := named.get("estimator"), str):
             named["estimator"] = Estimator.parse(estimator)
+        known = given.people if isinstance(given, ScoredRun) else AS_SCORED
+        named["people"] = RatingOptions(**{name: getattr(known, name) for name in known.model_fields_set} | rating)
+        if isinstance(given, ScoredRun):
+            if all(value == getattr(given, name) for name, value in named.items()):
+                return given
+            other = replace(given, **named)
+            object.__setattr__(other, "name", given.name)
+            return other
         if isinstance(given, RunResult):
             given = str(given.files[0])
         if isinstance(given, str | os.PathLike):

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from geval_local.errors import OutputError, telling
 from geval_local.evaluation.model import schema
 from geval_local.fields import guess_columns, nearest, resolve, words_of
-from geval_local.files import write_atomically
 from geval_local.io.input_checks import may_be_text, readable_samples
 from geval_local.io.input_files import read_samples
 from geval_local.metric import Metric
@@ -163,16 +161,6 @@ def _found(fields: Sequence[str], columns: Sequence[str], texts: Sequence[str]) 
 def schema_text() -> str:
     """Write the JSON schema of an evaluation's file."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-def write_new(path: Path, text: str, *, same_will_do: bool = False) -> None:
-    """Write a new file; one that exists is an error, or stays if it is the same and that `same_will_do`."""
-    with telling(OutputError, f"cannot write {path}"):
-        if path.is_symlink() or path.exists():
-            if same_will_do and path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
-                return
-            raise OutputError(f"{path} is there already", hint="Choose another name with -o; nothing was changed.")
-        write_atomically(path, text, private=False)
 
 
 def _mapping(

@@ -76,6 +76,16 @@ def test_rows_and_frames_are_taken_as_files_are(here):
         calibrate(rows, **RATED)
 
 
+def test_what_says_how_results_are_read_counts_for_those_that_are_read_already(here):
+    read, grouped = read_results("a.jsonl"), {"system": "side", "group_by": "doc"}
+    assert compare(read, **grouped).to_dict() == compare("a.jsonl", **grouped).to_dict()
+    scaled = bias(read, "side", human_scale="0-10", **RATED)
+    assert scaled.to_dict() == bias("a.jsonl", "side", human_scale="0-10", **RATED).to_dict()
+    assert scaled.to_dict() == bias(read_results(read, human_scale="0-10"), "side", **RATED).to_dict()
+    assert read_results(read).name == read_results(read, group_by="row").name == "a"
+    assert read_results(read) is read
+
+
 def test_a_single_result_needs_no_list(here):
     grouped = {"system": "side", "group_by": "doc"}
     listed, rows = compare(["a.jsonl"], **grouped).to_dict(), read_rows(here / "a.jsonl")

@@ -237,6 +237,41 @@ def test_results_that_get_another_metric_keep_what_is_known_of_the_first(here, s
     assert read_results("added.jsonl").documents == read_results("both.jsonl").documents
 
 
+def judges_of(here, *arguments):
+    """Return the judges of a meta-evaluation and their correlations, where none may be loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Judge, "load", lambda options, **_: pytest.fail("a judge was loaded"))
+        found = record(here, "meta-eval", *arguments, "--no-baselines", "--level", "pooled")
+    judges = found["correlations"]["pooled"]
+    return {who: {metric: one["spearman"]["value"] for metric, one in own.items()} for who, own in judges.items()}
+
+
+@pytest.mark.parametrize("place", ["both.jsonl", "both.csv", "both/"])
+def test_the_judges_of_one_run_are_read_and_not_scored_again(here, place):
+    scored(here, "own names")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "-j", "nano", "-o", place, home=here)
+    assert done.exit_code == 0, done.stderr
+    alone = judges_of(here, "out.jsonl", "--human", "rating")
+    found = judges_of(here, place, "--human", "rating")
+    assert list(found) == ["smol", "nano"]
+    assert found["smol"] == alone["smol"]
+    named = judges_of(here, "out.jsonl", "--results", place, "--human", "rating")
+    assert list(named) == ["smol", "smol (both)", "nano"]
+    assert named["smol (both)"] == named["smol"]
+    assert named["nano"] == found["nano"]
+
+
+def test_metrics_by_two_judges_are_called_by_their_own(here):
+    scored(here, "own names")
+    (here / "style.yaml").write_text(METRIC.replace("worth", "style").format(fields="{output: A}"), encoding="utf-8")
+    done = run("score", "out.jsonl", "-m", "style.yaml", "-j", "nano", "-o", "more.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    found = judges_of(here, "more.jsonl", "--human", "worth=rating", "--human", "style=rating")
+    assert {who: list(own) for who, own in found.items()} == {"smol": ["worth"], "nano": ["style"]}
+    done = run("compare", "more.jsonl", "out.jsonl", home=here)
+    assert "more.jsonl, 24 rows, by smol, nano" in done.stdout
+
+
 @pytest.mark.parametrize("name", ["mine.xlsx", "mine.csv"])
 def test_results_that_another_program_saved_say_that_they_lost_their_manifest(here, name):
     scored(here, "own names")

@@ -10,6 +10,7 @@ from html_page import Page, as_shown
 from rated_runs import other_judge, prepare, score
 
 from geval_local.io.result_manifest import manifest_path, read_manifest
+from geval_local.options import in_options
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_figures_on_the_page_are_those_of_the_commands(here, monkeypatch):
         scored = json.loads(run(*command, *named, home=here / "home").stdout)["metrics"]["clarity"]
         assert scored["documents"] == documents
         assert "{:.3f} to {:.3f}".format(*scored["interval"]) in page
-        assert scored["grouping"] in page
+        assert in_options(scored["grouping"]) in page
         rated = ("-m", "clarity.yaml", "--human", "rating.clarity", "--results", "a.jsonl", "--json", "--no-baselines")
         for level in ("summary", "pooled"):
             done = run("meta-eval", "data.jsonl", *rated, *named, "--level", level, home=here / "home")

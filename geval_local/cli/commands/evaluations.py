@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from geval_local import __version__
 from geval_local.cli import options
 from geval_local.cli.options import AnalysisOptions, complete_metric, takes_options
 from geval_local.cli.output.console import note, print_json
-from geval_local.errors import OutputError
+from geval_local.files import save_text
 from geval_local.options import BaselineOptions
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def init(
     ] = False,
 ) -> None:
     """Write a commented file of an evaluation, and its JSON schema for editors; an existing file is never replaced."""
-    from geval_local.evaluation.start import SCHEMA_NAME, schema_text, start_evaluation, write_new
+    from geval_local.evaluation.start import SCHEMA_NAME, schema_text, start_evaluation
 
     if schema:
         typer.echo(schema_text(), nl=False)
@@ -55,11 +56,11 @@ def init(
     options.check_new_yaml(output, "the file of an evaluation")
     text, notes = start_evaluation(output, data, metrics=metric or (), judges=judge or ())
     described = output.with_name(SCHEMA_NAME)
-    try:
-        write_new(described, schema_text(), same_will_do=True)
-    except OutputError as error:
-        note(f"{error.message}; the schema for editors was not written", "yellow")
-    write_new(output, text)
+    if not os.path.lexists(described):
+        save_text(described, schema_text())
+    elif not described.is_file() or described.read_text(encoding="utf-8", errors="replace") != schema_text():
+        note(f"{described} is there already; the schema for editors was not written", "yellow")
+    save_text(output, text)
     for line in notes:
         note(line)
     note(f"wrote {output}; edit it, then: geval-local run {shlex.quote(str(output))}")

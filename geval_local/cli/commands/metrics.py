@@ -92,7 +92,7 @@ def new(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The YAML file to write.")],
 ) -> None:
     """Write a commented metric file to start from; an existing file is never overwritten."""
-    from geval_local.evaluation.start import write_new
+    from geval_local.files import save_text
     from geval_local.metric import Metric
     from geval_local.metric_file import TEMPLATE
 
@@ -105,7 +105,7 @@ def new(
             f"{name!r} is not a metric name",
             hint="Use letters, digits, '_', '-' and '.', with '/' between parts, such as support/clarity.",
         ) from error
-    write_new(output, text)
+    save_text(output, text)
     note(f"wrote {output}; edit it, then: geval-local metrics validate {output}")
 
 
