@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import re
+import shlex
 import statistics
 
 import openpyxl
@@ -270,6 +271,25 @@ def test_metrics_by_two_judges_are_called_by_their_own(here):
     assert {who: list(own) for who, own in found.items()} == {"smol": ["worth"], "nano": ["style"]}
     done = run("compare", "more.jsonl", "out.jsonl", home=here)
     assert "more.jsonl, 24 rows, by smol, nano" in done.stdout
+
+
+@pytest.mark.parametrize("group_by", [(), ("--group-by", "user message")])
+@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.csv"])
+def test_the_command_that_pairs_print_last_finds_systems_and_documents(here, name, group_by):
+    rows, fields, mapped = made("mapped")
+    write_rows(here / "rows.jsonl", [{**row, "system": "all", "my bot": row["system"]} for row in rows])
+    (here / "worth.yaml").write_text(METRIC.format(fields=fields), encoding="utf-8")
+    given = ("-m", "worth.yaml", "-j", "smol", "--system", "my bot", *mapped, *group_by, "-o", name)
+    done = run("pairs", "rows.jsonl", *given, home=here)
+    assert done.exit_code == 0, done.stderr
+    _, _, command = done.stderr.partition("hold them against people     geval-local ")
+    command = shlex.split(command.splitlines()[0].replace("FIELD", "rating"))
+    assert record(here, *command)["against_people"]
+    without = [one for one in command if one not in ("--system", "my bot")]
+    write_rows(here / "rows.jsonl", [{key: value for key, value in row.items() if key != "system"} for row in rows])
+    done = run(*without, home=here)
+    assert done.exit_code == 2
+    assert "of the system (--system COLUMN names it) is missing" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("name", ["mine.xlsx", "mine.csv"])
