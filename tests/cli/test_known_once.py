@@ -120,6 +120,8 @@ def test_a_file_with_scores_is_not_scored_again(here, shape, monkeypatch):
     scores = [row["geval"]["worth"]["score"] for row in read_rows(here / "out.jsonl")]
     assert found["metrics"] == {"worth": "worth"}
     assert found["rows"] == len(scores)
+    refused = run("meta-eval", "out.jsonl", "--human", "rating", "--dtype", "float64", home=here)
+    assert (refused.exit_code, "so --dtype has no effect" in refused.stderr) == (2, True)
 
 
 def test_a_named_judge_scores_the_rated_rows_only(here):
