@@ -179,6 +179,16 @@ def test_a_turn_is_called_by_its_number_and_its_chat(here):
     assert [data["texts"][place] for place in data["columns"][data["source"]]["v"]] == ["What?", "Why?"] * 2
 
 
+def test_a_row_of_several_turns_without_a_score_is_named_once(here):
+    chat = [{"role": role, "content": "So."} for role in ("user", "assistant", "user", "assistant")]
+    rows = [{"id": place, "messages": chat, "context": "It is."[: 6 * (place == 2)]} for place in range(3)]
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields="{context: C, output: A}"), encoding="utf-8")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "--turns", "assistant", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert re.search(r"  4 x empty_field: .* \(rows 1, 2\)$", done.stdout, re.MULTILINE)
+
+
 def test_the_cheap_baselines_know_the_fields_and_the_systems(here):
     scored(here, "own fields")
     found = record(here, "meta-eval", "out.jsonl", "--human", "rating", "--level", "pooled")

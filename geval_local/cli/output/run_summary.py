@@ -364,7 +364,7 @@ def _show_unscored(result: RunResult, where: str = "") -> None:
         say(f"{heading}:", wrap=True)
         for reason in reasons[:REASONS_SHOWN]:
             more = ", ..." if reason.count > len(reason.rows) else ""
-            rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, reason.rows))}{more}"
+            rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, dict.fromkeys(reason.rows)))}{more}"
             rows += "" if reason.is_shared else f"; this is of row {reason.rows[0]}"
             code = reason.known_code
             say(f"  {reason.count} x {code}{code and ': '}{as_options(reason.text)} ({rows})")
