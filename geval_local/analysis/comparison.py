@@ -246,7 +246,7 @@ def _writers(run: ScoredRun) -> set[str]:
 
 
 def _told_run(run: ScoredRun) -> str:
-    judge = "of unknown origin" if run.manifest is None else f"by {run.manifest.judge}"
+    judge = "of unknown origin" if run.manifest is None else f"by {run.manifest.judges}"
     return f"{run.path}, {len(run.rows)} rows, {judge}"
 
 

@@ -29,7 +29,6 @@ from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.runs.directory import result_file
 from geval_local.score import Estimator
-from geval_local.signature import judge_name
 from geval_local.statistics.records import ScoredItem, word_count
 
 logger = logging.getLogger("geval_local")
@@ -60,24 +59,28 @@ class Contender:
     parent: str = ""
 
 
-def from_results(rated: Rated, path: Path, taken: Sequence[str]) -> Contender:
-    """Read a stored run: a result file over the same rows, or its run directory."""
+def from_results(rated: Rated, path: Path, taken: Sequence[str]) -> list[Contender]:
+    """Read a stored run, a result file over the same rows or its run directory: a contender for each of its judges."""
     given, path = path, result_file(path)
-    own = rated.beside(path)
-    present = {d: one.name for d, one in rated.metrics.items() if one.name in own.rows.figures}
-    if not present:
+    own, manifest = rated.beside(path), read_manifest(path)
+    found: dict[str, dict[str, Sequence[ScoredItem]]] = {}
+    for name in own.rows.figures:
+        scored = None if manifest is None else manifest.metrics.get(name)
+        judge = path.stem if manifest is None or scored is None else manifest.judge_of(name)
+        for dimension, metric in rated.metrics.items():
+            if metric.name in (name, scored and scored.definition.name):
+                figures = figures_of(own.rows, name, path)
+                items = own.items(dimension, figures, None if scored is None else scored.definition)
+                found.setdefault(judge, {})[dimension] = items
+    if not found:
         raise DataError(
             f"{path} holds no scores of {', '.join(metric.name for metric in rated.metrics.values())}",
             hint="Expected a result file of `geval-local score` over the rated rows.",
         )
-    manifest = read_manifest(path)
-    judge = path.stem if manifest is None else judge_name(manifest.judge)
-    scored_by = {} if manifest is None else {name: one.definition for name, one in manifest.metrics.items()}
-    return Contender(
-        judge if judge not in taken else given.stem if given == path else given.resolve().name,
-        "judge",
-        {d: own.items(d, figures_of(own.rows, name, path), scored_by.get(name)) for d, name in present.items()},
-    )
+    file = given.stem if given == path else given.resolve().name
+    other = "{file}" if len(found) == 1 else "{judge} ({file})"
+    names = {judge: judge if judge not in taken else other.format(file=file, judge=judge) for judge in found}
+    return [Contender(names[judge], "judge", items) for judge, items in found.items()]
 
 
 def ablations(judge: Contender, metrics: Mapping[str, Metric], estimators: Sequence[Estimator]) -> list[Contender]:

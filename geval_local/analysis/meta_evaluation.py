@@ -354,7 +354,8 @@ def meta_evaluate(
         )
     found, parsed, notes = _contenders(rows, results, judged, responses, estimators, baselines)
     if level is None:
-        level = _level_of_scored(rows, found)
+        scored = [one for one in found if one.kind in ("judge", "responses")] or found
+        level = level_of_rated(rows.levels[0], (items for one in scored for items in one.items.values()))
         if level != rows.levels[0]:
             notes.append(f"no document has two rows with a score and a rating, so this is the {level} level")
     coefficient = coefficient or rows.coefficient
@@ -415,8 +416,8 @@ def _contenders(
     others, parsed = from_responses(rows, responses) if responses else ([], {})
     found: list[Contender] = []
     for path in dict.fromkeys([*rows.results, *map(Path, results)]):
-        run = from_results(rows, path, [one.name for one in found])
-        found += [run, *ablations(run, rows.metrics, estimators)]
+        for run in from_results(rows, path, [one.name for one in found]):
+            found += [run, *ablations(run, rows.metrics, estimators)]
     if judged is not None:
         found += judged([one.name for one in found if one.kind == "judge"])
     found += [*others, *predictions(rows)]
@@ -434,12 +435,6 @@ def _contenders(
         left_out = (examples_told(dimension, one.items[dimension]) for one in found if dimension in one.items)
         notes += next(filter(None, left_out), [])
     return found, parsed, notes
-
-
-def _level_of_scored(rows: Rated, contenders: Sequence[Contender]) -> Level:
-    """Choose the first level at which the scored and rated rows can be correlated; the usual one if there is none."""
-    judges = [one for one in contenders if one.kind in ("judge", "responses")] or contenders
-    return level_of_rated(rows.levels[0], (items for one in judges for items in one.items.values()))
 
 
 def _one_score(contenders: Sequence[Contender]) -> Iterator[str]:

@@ -38,6 +38,7 @@ from geval_local.analysis.results import (
     check_sides,
     each_given,
     grouped,
+    missing_field,
     rated_items,
     read_rows,
 )
@@ -183,8 +184,8 @@ def _check_writers(items: Sequence[ScoredItem], rows: ResultRows, path: Path) ->
     """Check that every row names its system."""
     for place, item in enumerate(items):
         if not item.system:
-            told = f"{path}, row {rows.numbers[place]}: no column, such as {SYSTEM_FIELDS[0]}, names the system"
-            raise DataError(told, hint="Name it by `system=FIELD`.")
+            where, purpose = f"{path}, row {rows.numbers[place]}", "of the system (`system=COLUMN` names it) "
+            raise missing_field(rows[place], SYSTEM_FIELDS[0], where, purpose)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from geval_local.conversation import messages_of
 from geval_local.evaluation.model import schema
-from geval_local.fields import guess_columns, nearest, resolve, words_of
+from geval_local.fields import guess_columns, nearest, resolve_row, words_of
 from geval_local.io.input_checks import may_be_text, readable_samples
 from geval_local.io.input_files import read_samples
 from geval_local.metric import Metric
@@ -81,10 +83,12 @@ def start_evaluation(
     notes: list[str] = []
     samples = [] if data is None else readable_samples([*islice(read_samples(data), ROWS_SEEN)], str(data))
     columns = list(dict.fromkeys(str(column) for sample in samples for column in sample.fields))
-    texts = [column for column in columns if may_be_text(column, samples)]
+    row = {name: value for sample in reversed(samples) for name, value in sample.fields.items()}
+    chat = (messages_of(row) or ("",))[0]
+    texts = [column for column in columns if column != chat and may_be_text(column, samples)]
     names = list(metrics)
     if not names:
-        names = guess_metrics(columns, texts) if columns else []
+        names = guess_metrics(columns, texts, row) if columns else []
         if columns:
             notes.append(
                 f"presets chosen by its columns: {', '.join(names)}"
@@ -94,11 +98,13 @@ def start_evaluation(
         names = names or list(DEFAULT_METRICS)
     loaded = [Metric.load(name) for name in names]
     first = loaded[0]
-    mapping, missing = _mapping(loaded, columns, texts)
+    mapping, missing = _mapping(loaded, columns, texts, row)
     if columns:
-        known = resolve(tuple(mapping), tuple(columns))
+        known = resolve_row(tuple(mapping), tuple(columns), row)
         found = ", ".join(
-            f"{field} from {column!r}" + ("" if known.get(field) == column else " (a guess)")
+            f"{field} from the chats in {chat!r}"
+            if column not in columns
+            else f"{field} from {column!r}" + ("" if known.get(field) == column else " (a guess)")
             for field, column in mapping.items()
         )
         notes.append(f"fields: {found or 'none found'}")
@@ -123,10 +129,10 @@ def start_evaluation(
     return text, notes
 
 
-def guess_metrics(columns: Sequence[str], texts: Sequence[str] | None = None) -> list[str]:
+def guess_metrics(columns: Sequence[str], texts: Sequence[str], row: Mapping[str, Any]) -> list[str]:
     """Return the presets that fit the names of columns: those of the group that uses the most columns.
 
-    A field is guessed from the columns that hold `texts` only; by default from all.
+    A field is guessed from the columns that hold `texts` only, or found in the conversation of a `row`.
 
     If groups use the same number, the one with more fields that occur in column names wins, such as ``user question``.
     """
@@ -139,7 +145,7 @@ def guess_metrics(columns: Sequence[str], texts: Sequence[str] | None = None) ->
         called: set[str] = set()
         for name in names:
             wanted = tuple(Metric.load(name).fields)
-            found = _found(wanted, columns, columns if texts is None else texts)
+            found = _found(wanted, columns, texts, row)
             if len(found) < len(wanted):
                 break
             used |= set(found.values())
@@ -151,9 +157,11 @@ def guess_metrics(columns: Sequence[str], texts: Sequence[str] | None = None) ->
     return best[1]
 
 
-def _found(fields: Sequence[str], columns: Sequence[str], texts: Sequence[str]) -> dict[str, str]:
-    """Find the columns of fields by their names, else by guesses from those that hold texts."""
-    found = dict(resolve(tuple(fields), tuple(columns)))
+def _found(
+    fields: Sequence[str], columns: Sequence[str], texts: Sequence[str], row: Mapping[str, Any]
+) -> dict[str, str]:
+    """Find the columns of fields as scoring does, else by guesses from those that hold texts."""
+    found = dict(resolve_row(tuple(fields), tuple(columns), row))
     free = [column for column in texts if column not in found.values()]
     return found | guess_columns([field for field in fields if field not in found], free)
 
@@ -164,13 +172,13 @@ def schema_text() -> str:
 
 
 def _mapping(
-    metrics: Sequence[Metric], columns: Sequence[str], texts: Sequence[str]
+    metrics: Sequence[Metric], columns: Sequence[str], texts: Sequence[str], row: Mapping[str, Any]
 ) -> tuple[dict[str, str], list[str]]:
     """Map the fields of all metrics to columns by their names; list the fields without a column."""
     found: dict[str, str] = {}
     differing = set()
     for metric in metrics:
-        for field, column in _found(tuple(metric.fields), columns, texts).items():
+        for field, column in _found(tuple(metric.fields), columns, texts, row).items():
             if found.setdefault(field, column) != column:
                 differing.add(field)  # each metric finds its own column by name
     wanted = dict.fromkeys(field for metric in metrics for field in metric.fields)
@@ -186,7 +194,8 @@ def _fields_text(mapping: dict[str, str], missing: Sequence[str], columns: Seque
     more = ", ..." if len(columns) > COLUMNS_NAMED else ""
     shown = ", ".join(" ".join(column.split()) for column in columns[:COLUMNS_NAMED])
     lines = [f"    # Field of a metric: its column. The columns are: {shown}{more}", "    fields:"]
-    lines += [f"      {quoted(field)}: {quoted(column)}" for field, column in mapping.items()]
+    read = {field: column for field, column in mapping.items() if column in columns}  # the others are in chats
+    lines += [f"      {quoted(field)}: {quoted(column)}" for field, column in read.items()]
     lines += [f"      # {field}: COLUMN  # not found by its name{nearest(field, columns)}" for field in missing]
     return "\n".join(lines) + "\n"
 

@@ -153,7 +153,7 @@ def log_results(
             if described is not None:
                 mlflow.log_params(
                     {
-                        "judge": described.judge,
+                        "judge": described.judges,
                         "input": described.input,
                         "input_sha256": described.input_sha256,
                         "rows": described.rows,

@@ -370,9 +370,6 @@ def check_evidence(
     """Read the first rows of a file, and check that some row has the columns, before a judge is loaded."""
     first = list(islice(read_samples(path, limit=limit, **reading), ROWS_CHECKED))
     readable_samples(first, str(path))
-    check_columns(
-        first,
-        {column: column for column in state.values()},
-        "Name those of the evidence: `state=COLUMN`, also several times, and as `state=HEADING=COLUMN`.",
-    )
+    hint = "Name those of the evidence: `state=COLUMN`, also several times, and as `state=HEADING=COLUMN`."
+    check_columns(first, {column: column for column in state.values()}, hint)
     return first

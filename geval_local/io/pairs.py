@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from geval_local.conversation import is_messages
 from geval_local.direction import Better, Direction
 from geval_local.errors import Cause, ConfigurationError, DataError, ErrorCode, UnscorableError
-from geval_local.fields import SYSTEM_FIELDS, field_value, nearest, offered
+from geval_local.fields import ABSENT, ALIASES, SYSTEM_FIELDS, field_value, nearest, offered, resolve
 from geval_local.grouping import DocumentCounts, DocumentRule, Documents
 from geval_local.io.input_files import FILE
 from geval_local.io.results import decoded
@@ -204,44 +204,51 @@ def _spoken(prompt: Any, answer: Any) -> dict[str, Any]:
     return {"prompt": found.get("history", prompt), "output": found["output"]}
 
 
-#: Format -> reader.
-GIVEN: dict[str, Callable[[_Row], dict[str, Any]]] = {
-    "plain": _plain,
-    "llmbar": _llmbar,
-    "pandalm": _pandalm,
-    "mt-bench": _mt_bench,
-    "preference": _preference,
+#: Format -> reader, and the columns whose texts are in the fields that it returns.
+GIVEN: dict[str, tuple[Callable[[_Row], dict[str, Any]], tuple[str, ...]]] = {
+    "plain": (_plain, ()),
+    "llmbar": (_llmbar, ("input", "output_1", "output_2")),
+    "pandalm": (_pandalm, ("instruction", "input", "response1", "response2")),
+    "mt-bench": (_mt_bench, ("conversation_a", "conversation_b")),
+    "preference": (_preference, ("prompt", "chosen", "rejected")),
 }
+#: Names by which a metric would find a column.
+_READ = {*ALIASES, *chain.from_iterable(ALIASES.values())}
 
 
 def given_sample(sample: Sample, form: str, words: Mapping[str, str] | None = None) -> Sample:
     """Convert a row to the package's shape; a row that does not have the format keeps its place with the reason.
 
-    Of plain pairs `words` says what the values of ``human`` mean, see `sides_of`.
+    The input's other columns stay; one that a metric would read instead of the pair's is called ``original_...``. Of
+    plain pairs `words` says what the values of ``human`` mean, see `sides_of`.
     """
     if sample.error is not None:
         return sample
-    kept = {"id": sample.fields["id"]} if "id" in sample.fields else {}
     row, mapping = dict(sample.fields), dict(sample.mapping)
     human = mapping.get("human", "human")
     if form == "plain":
         row |= {name: field_value(row, mapping.pop(name)) for name in PLAIN if name in mapping}
+    read, texts = GIVEN[form]
     try:
-        found = GIVEN[form](row)
+        found = read(row)
+        rest = [one for one in row.items() if one[0] not in texts and found.get(one[0], ABSENT) is not one[1]]
+        kept = {f"original_{name}" if name in found or name in _READ else name: value for name, value in rest}
         if form == "plain" and (people := sides_of(row, human, words)):
             found["human"] = people if isinstance(decoded(row.get("human")), list) else people[0]
     except KeyError as error:
-        lost = Cause(f"not of the format {form}: the column {error.args[0]!r} is missing", ErrorCode.MISSING_FIELD)
+        told = f"not of the format {form}: the column {error.args[0]!r} is missing"
+        return sample.lost(told, ErrorCode.MISSING_FIELD)
     except ConfigurationError as error:
         raise DataError(f"{sample.where}: {error.message}", hint=error.hint) from error
     except (TypeError, ValueError, UnscorableError) as error:
-        lost = Cause(f"not of the format {form}: {error}", getattr(error, "code", ErrorCode.INVALID_ROW))
-    else:
-        # Pairs of one prompt are one document.
-        text = str(next((found[name] for name in ("prompt", "question", "source") if name in found), sample.row))
-        found.setdefault("document", hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12])
-        return Sample({**kept, **found}, sample.row, sample.origin, mapping=mapping)
-    return Sample(dict(sample.fields), sample.row, sample.origin).lost(lost)
+        return sample.lost(f"not of the format {form}: {error}", getattr(error, "code", ErrorCode.INVALID_ROW))
+    if form != "plain" or "document" not in row:  # its name is no text
+        own = resolve(("source", "context"), tuple(name for name in found if name != "document"))
+        mapping = {name: own.get(name, name) for name in ("source", "context")} | mapping
+    # Pairs of one prompt are one document.
+    text = str(next((found[name] for name in ("prompt", "question", "source") if name in found), sample.row))
+    found.setdefault("document", hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12])
+    return Sample({**kept, **found}, sample.row, sample.origin, mapping=mapping)
 
 
 class PairPlan(BaseModel):

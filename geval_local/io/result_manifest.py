@@ -28,6 +28,7 @@ from geval_local.io.ownership import (
 )
 from geval_local.io.places import File, Place, unreachable
 from geval_local.metric import Metric
+from geval_local.signature import judge_name, signature_parts
 
 FORMAT = "geval-local results"
 VERSION = 1
@@ -97,6 +98,19 @@ class ResultManifest:
     rows_sha256: Annotated[str | None, _at("rows", "sha256")] = None
     #: In a file of reasons, the request to the judge; None in other files.
     reasons: Mapping[str, Any] | None = None
+
+    def judge_of(self, result: str) -> str:
+        """Return the judge of a metric's results: of ``metric@judge``, or as signed where metrics have several."""
+        _, is_named, label = result.partition("@")
+        signed = {name: signature_parts(one.signature).get("judge", "") for name, one in self.metrics.items()}
+        if len({*signed.values()}) == 1 or is_named:
+            return judge_name(label or self.judge)
+        return judge_name(signed[result].rpartition("@")[0])
+
+    @property
+    def judges(self) -> str:
+        """The judges of all results."""
+        return ", ".join(dict.fromkeys(map(self.judge_of, self.metrics))) or self.judge
 
 
 _ADAPTER = TypeAdapter(ResultManifest)

@@ -155,7 +155,7 @@ def csv_records(
             yield _broken(lines, f"{len(cells)} cells where the header has {len(header)} columns"), []
         else:
             reason = f"{len(cells)} cells where the header has {len(header)} columns (line {lines.first})"
-            yield f"{reason}; quote cells that hold {_named(delimiter)}", cells
+            yield f"{reason}; quote cells that hold {delimiter!r}", cells
 
 
 def _broken(lines: _Lines, error: str) -> str:
@@ -302,10 +302,6 @@ def _is_record(line: str, delimiter: str, columns: int) -> bool:
     if _proper(delimiter).fullmatch(line) is None:
         return False
     return len(next(csv.reader([line], delimiter=delimiter), [])) == columns
-
-
-def _named(delimiter: str) -> str:
-    return {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}.get(delimiter, repr(delimiter))
 
 
 PARQUET_BATCH_ROWS = 1024

@@ -105,7 +105,7 @@ def judge_of(run: ScoredRun, metrics: Iterable[str]) -> str:
 def facts(run: ScoredRun) -> dict[str, Any]:
     """Return what is known of a run as a whole: name -> value."""
     one = run.manifest
-    return {} if one is None else {"judge": one.judge, "input": one.input, "input sha256": one.input_sha256}
+    return {} if one is None else {"judge": one.judges, "input": one.input, "input sha256": one.input_sha256}
 
 
 def entries(known: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -230,7 +230,7 @@ def _run(run: Sequence[Score | None], labels: Sequence[str]) -> dict[str, Any]:
         "entropy": column("entropy"),
         "p": probabilities,
         "absent": [index for index, score in enumerate(run) if score is None],
-        "error": {index: as_text(score.error) for index, score in present if score.error is not None},
+        "error": {index: as_text(in_options(score.error)) for index, score in present if score.error is not None},
         "code": {index: score.error_code for index, score in present if score.error is not None},
         "other": {
             index: [[as_text(token), _round(p)] for token, p in score.other_tokens]

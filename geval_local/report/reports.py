@@ -35,7 +35,7 @@ from geval_local.report.run_page import MOST_ROWS, RunPage
 from geval_local.report.sections import interval_chart
 from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Estimator
-from geval_local.signature import LIBRARIES, signature_parts
+from geval_local.signature import LIBRARIES, judge_name, signature_parts
 from geval_local.statistics.correlation import Correlation
 from geval_local.summary import Summary
 
@@ -277,9 +277,7 @@ def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> dict[str, Any]:
 def _short(key: str, value: str) -> str:
     """Shorten a setting: a judge to its name, a hash to its beginning."""
     name, at, digest = value.rpartition("@")
-    if key == "judge" and at:
-        return f"{name.rstrip('/').rpartition('/')[2]}@{digest[:6]}"
-    return f"{name}@{digest[:6]}" if at else value[:24]
+    return f"{judge_name(name) if key == 'judge' else name}@{digest[:6]}" if at else value[:24]
 
 
 def _page_names(names: Sequence[str]) -> list[str]:

@@ -473,17 +473,13 @@ class Completion:
                 unscored,
                 self.calibrations[key].record() if key in self.calibrations else None,
             )
-        judge_name = run.manifest.judges[-1].name
         fields = settings.fields if settings.questions is None else settings.questions.state
         if earlier is not None and earlier.metrics and settings.questions is None:  # its scores are of these
             fields = {**earlier.fields, **fields}
-        name, sha256 = file.name, file.sha256
-        if earlier is not None and self.target.is_at(file.path):
-            name, sha256 = earlier.input, earlier.input_sha256  # scores are added to it
         return ResultManifest(
-            judge_name,
-            name,
-            sha256,
+            run.manifest.judges[-1].name,
+            file.name,
+            file.sha256,
             self.rows,
             metrics,
             fields=fields,

@@ -50,15 +50,9 @@ class Target:
             return self.output
         return self.directory / export_name(self.formats[0], self.stem)
 
-    def is_at(self, file: str) -> bool:
-        """Whether the result file has this path or this address, however it is spelt."""
-        if self.results is None:
-            return False
-        return Place(file).key == Place(str(self.results)).key
-
     def refuse_input(self, file: File) -> None:
-        """Make sure that the results will not take the place of their own input."""
-        if self.is_at(address_of(file)):
+        """Make sure that the results will not take the place of their own input, however it is spelt."""
+        if self.results is not None and Place(address_of(file)).key == Place(str(self.results)).key:
             raise OutputError(f"cannot write {self.results}: it is the input", hint="Name another file.")
 
 

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import re
+import shlex
 import statistics
 
 import openpyxl
@@ -247,6 +248,60 @@ def test_results_that_get_another_metric_keep_what_is_known_of_the_first(here, s
     assert (added.documents, added.group_by) == (together.documents, together.group_by)
     assert added.documents not in (None, ("output",))
     assert read_results("added.jsonl").documents == read_results("both.jsonl").documents
+
+
+def judges_of(here, *arguments):
+    """Return the judges of a meta-evaluation and their correlations, where none may be loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Judge, "load", lambda options, **_: pytest.fail("a judge was loaded"))
+        found = record(here, "meta-eval", *arguments, "--no-baselines", "--level", "pooled")
+    judges = found["correlations"]["pooled"]
+    return {who: {metric: one["spearman"]["value"] for metric, one in own.items()} for who, own in judges.items()}
+
+
+@pytest.mark.parametrize("place", ["both.jsonl", "both.csv", "both/"])
+def test_the_judges_of_one_run_are_read_and_not_scored_again(here, place):
+    scored(here, "own names")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "-j", "nano", "-o", place, home=here)
+    assert done.exit_code == 0, done.stderr
+    alone = judges_of(here, "out.jsonl", "--human", "rating")
+    found = judges_of(here, place, "--human", "rating")
+    assert list(found) == ["smol", "nano"]
+    assert found["smol"] == alone["smol"]
+    named = judges_of(here, "out.jsonl", "--results", place, "--human", "rating")
+    assert list(named) == ["smol", "smol (both)", "nano"]
+    assert named["smol (both)"] == named["smol"]
+    assert named["nano"] == found["nano"]
+
+
+def test_metrics_by_two_judges_are_called_by_their_own(here):
+    scored(here, "own names")
+    (here / "style.yaml").write_text(METRIC.replace("worth", "style").format(fields="{output: A}"), encoding="utf-8")
+    done = run("score", "out.jsonl", "-m", "style.yaml", "-j", "nano", "-o", "more.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    found = judges_of(here, "more.jsonl", "--human", "worth=rating", "--human", "style=rating")
+    assert {who: list(own) for who, own in found.items()} == {"smol": ["worth"], "nano": ["style"]}
+    done = run("compare", "more.jsonl", "out.jsonl", home=here)
+    assert "more.jsonl, 24 rows, by smol, nano" in done.stdout
+
+
+@pytest.mark.parametrize("group_by", [(), ("--group-by", "user message")])
+@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.csv"])
+def test_the_command_that_pairs_print_last_finds_systems_and_documents(here, name, group_by):
+    rows, fields, mapped = made("mapped")
+    write_rows(here / "rows.jsonl", [{**row, "system": "all", "my bot": row["system"]} for row in rows])
+    (here / "worth.yaml").write_text(METRIC.format(fields=fields), encoding="utf-8")
+    given = ("-m", "worth.yaml", "-j", "smol", "--system", "my bot", *mapped, *group_by, "-o", name)
+    done = run("pairs", "rows.jsonl", *given, home=here)
+    assert done.exit_code == 0, done.stderr
+    _, _, command = done.stderr.partition("hold them against people     geval-local ")
+    command = shlex.split(command.splitlines()[0].replace("FIELD", "rating"))
+    assert record(here, *command)["against_people"]
+    without = [one for one in command if one not in ("--system", "my bot")]
+    write_rows(here / "rows.jsonl", [{key: value for key, value in row.items() if key != "system"} for row in rows])
+    done = run(*without, home=here)
+    assert done.exit_code == 2
+    assert "of the system (--system COLUMN names it) is missing" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("name", ["mine.xlsx", "mine.csv"])

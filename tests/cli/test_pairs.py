@@ -196,18 +196,6 @@ def test_odd_rows_are_judged_or_told(place, monkeypatch):
     assert "日本 - ä" in (place / "odd.html").read_text(encoding="utf-8")
 
 
-def test_rows_with_ratings_that_name_no_system_say_how_to_name_it(place, monkeypatch):
-    monkeypatch.setattr("geval_local.analysis.pair_study.doubt_of", lambda own: "")
-    done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "pairs.jsonl")
-    assert done.exit_code == 0, done.stderr
-    rated = [{"doc_id": row["doc_id"], "who": row["system"], "rating": 3} for row in read_rows(place / "data.jsonl")]
-    write_rows(place / "rated.jsonl", rated)
-    refused = call("rank", "pairs.jsonl", "--ratings", "rated.jsonl", "--human", "rating")
-    assert refused.exit_code == 2
-    assert "row 1: no column, such as system_id, names the system" in refused.stderr
-    assert "Name it by --system FIELD." in refused.stderr
-
-
 def test_one_document_has_no_interval_and_says_so(place):
     write_rows(place / "one.jsonl", [row for row in read_rows(place / "data.jsonl") if row["doc_id"] == "d1"])
     done = call("pairs", "one.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "one_pairs.jsonl")

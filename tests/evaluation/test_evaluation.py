@@ -24,6 +24,7 @@ from geval_local.evaluation.document import read_evaluation
 from geval_local.evaluation.execution import make_plan
 from geval_local.evaluation.model import schema
 from geval_local.evaluation.start import guess_metrics, start_evaluation
+from geval_local.io.input_checks import check_input
 from geval_local.judge.judge import Judge
 from geval_local.models.registry import label_of
 from geval_local.options import JudgeOptions
@@ -411,11 +412,13 @@ def test_init_without_data_or_with_strange_columns(here):
     assert document["data"]["odd_name"]["fields"] == {"output": "Outptu"}
     assert "fields: output from 'Outptu' (a guess)" in notes
     assert any("not found: source" in note for note in notes)
-    assert guess_metrics(["source", "output"])[0].startswith("summarization/")
-    assert guess_metrics(["x"]) == []
+    assert guess_metrics(["source", "output"], ["source", "output"], {})[0].startswith("summarization/")
+    assert guess_metrics(["x"], ["x"], {}) == []
     for columns in (["Ticket", "question", "output"], ["No", "Question text", "bot reply"], ["message", "reply"]):
-        assert guess_metrics(columns)[0] == "assistant/helpfulness"
-    assert guess_metrics(["question", "expected_output", "answer"]) == ["correctness/answer_correctness"]
+        assert guess_metrics(columns, columns, {})[0] == "assistant/helpfulness"
+    assert guess_metrics(["question", "expected_output", "answer"], ["question", "expected_output", "answer"], {}) == [
+        "correctness/answer_correctness"
+    ]
 
 
 def test_init_guesses_from_what_columns_hold(here):
@@ -424,7 +427,21 @@ def test_init_guesses_from_what_columns_hold(here):
     )
     written, _ = start_evaluation(here / "d.yaml", here / "d.csv", metrics=["assistant/helpfulness"])
     assert load_yaml(written)[0]["data"]["d"]["fields"] == {"question": "user question", "output": "said in reply"}
-    assert guess_metrics(["model reply", "user question"], ["user question"]) == []
+    assert guess_metrics(["model reply", "user question"], ["user question"], {}) == []
+
+
+def test_init_finds_what_chats_hold(here):
+    chat = [{"role": "user", "content": "How long?"}, {"role": "assistant", "content": "Ten days."}]
+    write_rows(here / "chats.jsonl", [{"id": n, "lang": "en", "messages": chat} for n in range(2)])
+    written, notes = start_evaluation(here / "c.yaml", here / "chats.jsonl")
+    assert "fields: question from the chats in 'messages', output from the chats in 'messages'" in notes
+    assert not any("not found" in note for note in notes)
+    (here / "c.yaml").write_text(written, encoding="utf-8")
+    document = load_yaml(written)[0]
+    assert (document["metrics"][0], document["data"]["chats"]["fields"]) == ("assistant/helpfulness", None)
+    plan = make_plan(read_evaluation("c.yaml", ["judges=[tiny]"]))
+    (sample, *_) = check_input(plan.data[0].path, plan.metrics, plan.file.settings.run_options("chats"))
+    assert sample.texts(["question", "output"]) == {"question": "How long?", "output": "Ten days."}
 
 
 def test_the_schema_knows_what_the_model_knows(here):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cli_run import METRIC, judge_directory, read_rows, run, write_rows
 
-from geval_local.errors import ConfigurationError
+from geval_local.errors import ConfigurationError, FieldError
 from geval_local.io.pairs import given_sample, sides_of
 from geval_local.io.samples import Sample
 from geval_local.options import PreferenceOptions
@@ -141,6 +141,26 @@ def test_an_option_that_finds_nothing_fails_and_the_printed_command_works(place)
     assert found.exit_code == 0, found.stderr
     assert '"agreement": {' in found.stdout
     assert "human" not in rows[0]
+
+
+def test_pairs_of_published_formats_keep_the_columns_of_the_input(place):
+    more = {"id": 3, "lang": "de", "source": "evol", "label": 7, "document": "d9", "score_chosen": 4.5}
+    row = {"prompt": [{"role": "user", "content": "Why?"}], "chosen": "Because.", "rejected": "No.", **more}
+    pair = given_sample(Sample(row, 1, "d.jsonl"), "preference")
+    kept = {"id": 3, "lang": "de", "original_source": "evol", "original_label": 7, "original_document": "d9"}
+    assert {**pair.fields, **kept, "score_chosen": 4.5} == pair.fields
+    assert not {"chosen", "rejected", "source", "label"} & pair.fields.keys()
+    assert pair.texts(["source"]) == {"source": "User: Why?"}  # as without these columns
+    for words in ({"output_a": "x", "output_b": "y"}, row):
+        with pytest.raises(FieldError, match="'context' is mapped to 'context', which is not there"):
+            given_sample(Sample(words, 1), "plain" if "output_a" in words else "preference").texts(["context"])
+    bar = {"input": "Why?", "output_1": "Because.", "output_2": "No.", "label": 1, "subset": "Natural"}
+    kept = given_sample(Sample(bar, 1), "llmbar").fields
+    assert (kept["subset"], kept["original_label"], kept["human"]) == ("Natural", 1, [1.0])
+    write_rows(place / "prefer.jsonl", [row])
+    done = call("pairs", "prefer.jsonl", *JUDGED, "--given", "preference", "-o", "p.jsonl")
+    assert done.exit_code == 0, done.stderr
+    assert {"lang": "de", "original_source": "evol"}.items() <= read_rows(place / "p.jsonl")[0].items()
 
 
 def test_signs_are_asked_for_before_a_judge_is_loaded(place):

@@ -18,6 +18,7 @@ from geval_local.report.reports import write_report as pages
 from geval_local.statistics.correlation import correlate
 from geval_local.statistics.interval import mean_interval
 from geval_local.statistics.records import ScoredItem
+from geval_local.wording import PARAMETER
 
 
 @pytest.fixture
@@ -69,6 +70,22 @@ def test_every_figure_of_the_overview_is_that_of_the_runs_page_and_of_the_comman
         assert agreed in overview
         assert agreed in own
     assert "same doc_id count as one document" in overview
+
+
+def test_pages_name_parameters_as_options(here):
+    told = "row 4: the field 'output' is a list of 2 texts; `system_columns=output` scores each"
+    for file in (here / "runs").iterdir():
+        made = read_rows(file)
+        for row in made:
+            row["geval"]["coherence"] = {"error": told, "error_code": "not_text", "score": None}
+        write_rows(file, made)
+    write_rows(here / "runs" / "broken.jsonl", [{"geval": "`group_by=doc`"}])
+    report(here)
+    for name in files():
+        assert [value for _, value in PARAMETER.findall(page_of(name).text) if value] == []
+    page = page_of("first.html")
+    assert "--system-columns output scores each" in page.text
+    assert "system_columns=" not in json.dumps(page.data)
 
 
 def test_a_run_without_the_named_systems_costs_only_its_own_page(here):

@@ -74,10 +74,10 @@ def test_reasons_are_counted(made, write):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"row": 99}, "line 2: explains row 99, and results has none of that number"),
-        ({"metric": "wit"}, "line 2: explains a score of 'wit', and results holds coherence, fluency"),
-        ({"score": 0.25}, "line 2: explains the score 0.25 of row 5"),
-        ({"label": "none"}, "line 2: explains the label 'none' of row 5"),
+        ({"row": 99}, "row 2: explains row 99, and results has none of that number"),
+        ({"metric": "wit"}, "row 2: explains a score of 'wit', and results holds coherence, fluency"),
+        ({"score": 0.25}, "row 2: explains the score 0.25 of row 5"),
+        ({"label": "none"}, "row 2: explains the label 'none' of row 5"),
     ],
 )
 def test_reasons_of_another_run_are_rejected(tmp_path, made, write, change, told):
@@ -89,7 +89,7 @@ def test_reasons_of_another_run_are_rejected(tmp_path, made, write, change, told
 
 @pytest.mark.parametrize(
     ("lines", "told"),
-    [([{"row": 1}], "line 1: is no reason: 'metric' is missing"), ([], "holds no reasons")],
+    [([{"row": 1}], "row 1: is no reason: 'metric' is missing"), ([], "holds no reasons")],
 )
 def test_what_is_no_file_of_reasons_is_told(write, lines, told):
     with pytest.raises(DataError, match=told):

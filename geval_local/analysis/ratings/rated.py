@@ -202,7 +202,7 @@ def read_rated(
         paths = [Path(file), *map(Path, results)] if held else [*map(Path, results)]
         manifests = [found for path in paths if (found := read_manifest(result_file(path))) is not None]
         chosen, ratings = _own_metrics(metrics, human, manifests)
-        if held.keys().isdisjoint(one.name for one in chosen.values()):
+        if {name.partition("@")[0] for name in held}.isdisjoint(one.name for one in chosen.values()):
             paths = [*map(Path, results)]  # other metrics than those that it holds are asked for
         scored = manifests[0] if manifests else None
         rule = document_rule(scored, group_by, fields, [tuple(one.fields) for one in chosen.values()])

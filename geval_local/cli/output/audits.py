@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from geval_local.judge.reason_writer import WritingCheck
     from geval_local.judge.speed import ArmSpeed
     from geval_local.metric import Metric
-    from geval_local.models.registry import JudgeEntry
     from geval_local.options import JudgeOptions, RunOptions
     from geval_local.tokens.requests import RequestMaker
 
@@ -45,9 +44,9 @@ def show_forms(
     from geval_local.io.input_checks import check_input, reading_of, told_files
     from geval_local.io.input_files import find_files
     from geval_local.judge.steps import with_pinned_steps
-    from geval_local.models.fingerprint import fingerprint
+    from geval_local.models.fingerprint import fingerprint, weight_files
     from geval_local.models.load import load_tokenizer, resolve_directory
-    from geval_local.models.registry import entry_of
+    from geval_local.models.registry import directory_entry, entry_of
     from geval_local.tokens.encoder import PromptEncoder
     from geval_local.tokens.requests import RequestMaker
 
@@ -58,7 +57,9 @@ def show_forms(
         entry = entry_of(judge)
         tokenizer = load_tokenizer(entry, trust_remote_code=judge.trust_remote_code)
         directory = resolve_directory(entry)
-        context, is_there = _context(entry, directory), _is_complete(directory)
+        limits, files = [entry.context, directory_entry(directory).context], weight_files(directory)
+        context = min((limit for limit in limits if limit), default=UNLIMITED)
+        is_there = bool(files) and all(file.exists() for file in files)
         identity = fingerprint(directory, entry.adapter, code=judge.trust_remote_code) if is_there else None
     else:  # it takes no weights of this machine
         served = open_backend(judge)
@@ -107,22 +108,6 @@ def _first_form(file: str, rows: Sequence[Sample], maker: RequestMaker) -> tuple
         except UnscorableError as error:
             note(f"skipped: {error.message}")
     raise DataError(f"none of the first {len(rows)} rows of {file} fills the form of {maker.metric.name}")
-
-
-def _is_complete(directory: Path) -> bool:
-    """Whether the weights exist: steps can only have been written and pinned with them."""
-    from geval_local.models.fingerprint import weight_files
-
-    files = weight_files(directory)
-    return bool(files) and all(file.exists() for file in files)
-
-
-def _context(entry: JudgeEntry, directory: Path) -> int:
-    """Return the longest prompt, from the entry and the model's configuration."""
-    from geval_local.models.registry import directory_entry
-
-    limits = [entry.context, directory_entry(directory).context]
-    return min((limit for limit in limits if limit), default=UNLIMITED)
 
 
 def show_tokens(audit: PromptAudit) -> None:
