@@ -285,9 +285,7 @@ def jury(
 
 def save_jury(study: JuryStudy, output: Path) -> None:
     """Write the first run's rows with the jury's verdicts instead of its own, and a manifest."""
-    named, metric, jury = study.named, study.metric, study.jury
-
-    runs = list(named.values())
+    named, metric, jury, runs = study.named, study.metric, study.jury, list(study.named.values())
     origins = {judge: run.origin(metric) for judge, run in named.items()}
     definition = origins[next(iter(named))].definition
     verdicts = {item.key: (item, own) for item, own in zip(jury.items, jury.disagreement, strict=True)}
