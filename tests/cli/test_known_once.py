@@ -121,6 +121,8 @@ def test_a_file_with_scores_is_not_scored_again(here, shape, monkeypatch):
     scores = [row["geval"]["worth"]["score"] for row in read_rows(here / "out.jsonl")]
     assert found["metrics"] == {"worth": "worth"}
     assert found["rows"] == len(scores)
+    refused = run("meta-eval", "out.jsonl", "--human", "rating", "--dtype", "float64", home=here)
+    assert (refused.exit_code, "so --dtype has no effect" in refused.stderr) == (2, True)
 
 
 def test_a_named_judge_scores_the_rated_rows_only(here):
@@ -176,6 +178,16 @@ def test_a_turn_is_called_by_its_number_and_its_chat(here):
     assert data["keys"][:2] == [f"turn 1 of {names[0]}", f"turn 2 of {names[0]}"]
     assert [data["texts"][place] for place in data["columns"][data["output"]]["v"]] == ["This.", "So."] * 2
     assert [data["texts"][place] for place in data["columns"][data["source"]]["v"]] == ["What?", "Why?"] * 2
+
+
+def test_a_row_of_several_turns_without_a_score_is_named_once(here):
+    chat = [{"role": role, "content": "So."} for role in ("user", "assistant", "user", "assistant")]
+    rows = [{"id": place, "messages": chat, "context": "It is."[: 6 * (place == 2)]} for place in range(3)]
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields="{context: C, output: A}"), encoding="utf-8")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "--turns", "assistant", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert re.search(r"  4 x empty_field: .* \(rows 1, 2\)$", done.stdout, re.MULTILINE)
 
 
 def test_the_cheap_baselines_know_the_fields_and_the_systems(here):
