@@ -184,7 +184,8 @@ def _check_writers(items: Sequence[ScoredItem], rows: ResultRows, path: Path) ->
     """Check that every row names its system."""
     for place, item in enumerate(items):
         if not item.system:
-            raise missing_field(rows[place], SYSTEM_FIELDS[0], f"{path}, row {rows.numbers[place]}", "of the system ")
+            where, purpose = f"{path}, row {rows.numbers[place]}", "of the system (`system=COLUMN` names it) "
+            raise missing_field(rows[place], SYSTEM_FIELDS[0], where, purpose)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from typing_extensions import Unpack
 from geval_local.analysis.differences import document_means
 from geval_local.analysis.estimates import estimate
 from geval_local.analysis.ratings.values import HumanFields, rating_fields
-from geval_local.analysis.results import KEY, Reading, ResultsGiven, ScoredRun, blind_keys
+from geval_local.analysis.results import KEY, Reading, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, number
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.fields import SYSTEM_FIELDS
@@ -134,7 +134,7 @@ def plan_ratings(
     tenths = np.arange(len(left)) * 10 // len(left)
     order = np.lexsort((rng.random(len(left)), tenths))
     drawn = {left[order[int(at)]] for at in (np.arange(documents) + rng.random()) * len(left) / documents}
-    keys = blind_keys(run.rows)
+    keys = run.blind_keys
     chosen = [place for place in rng.permutation(scored).tolist() if items[place].group in drawn]
     hidden = {KEY, "id", "geval", *fields, *([run.system] if run.system else SYSTEM_FIELDS)}
     sheet = tuple(

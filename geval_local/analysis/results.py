@@ -89,11 +89,6 @@ def row_keys(rows: ResultRows) -> list[str]:
     return [*map(str, rows.column("id") if has_ids(rows) else rows.numbers)]
 
 
-def blind_keys(rows: ResultRows) -> list[str]:
-    """Return a key for each row that does not reveal who wrote its output, unlike `row_keys`."""
-    return [blake2b(key.encode(), digest_size=6).hexdigest() for key in row_keys(rows)]
-
-
 def figures_of(rows: ResultRows, metric: str, path: str | Path) -> MetricFigures:
     """Return the figures of one metric, which every row has."""
     own = rows.figures.get(metric) or MetricFigures(metric)
@@ -179,7 +174,9 @@ def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str =
     columns = [str(name) for name in row if name != "geval"]
     return DataError(
         f"{where}: the field {field!r} {purpose}is missing{nearest(field, columns)}",
-        hint=f"Columns: {', '.join(columns)}.",
+        hint="The row could not be read: mend it in the input and score again, or remove it here."
+        if row.get("raw") is not None
+        else f"Columns: {', '.join(columns)}.",
     )
 
 
@@ -566,7 +563,7 @@ class ScoredRun:
 
     def with_sheet(self, sheet: str | Path, fields: Sequence[str], *, metric: str) -> ScoredRun:
         """Add the ratings of a metric from a filled-in sheet, by field, to the results from which it was drawn."""
-        places = {key: place for place, key in enumerate(blind_keys(self.rows))}
+        places = {key: place for place, key in enumerate(self.blind_keys)}
         rows = list(self.rows)
         seen: dict[str, int] = {}
         filled = read_rows(sheet)
@@ -589,6 +586,12 @@ class ScoredRun:
     def outputs(self) -> dict[str, str | None]:
         """The key of every row -> the text of its output; None if there is none."""
         return dict(zip(row_keys(self.rows), map(self.rule.output, self.rows.inputs()), strict=True))
+
+    @property
+    def blind_keys(self) -> list[str]:
+        """A key for every row that does not reveal who wrote it, and is of no other text where rows were sorted."""
+        texts = (f"{key}\n{text}".encode("utf-8", "replace") for key, text in self.outputs.items())
+        return [blake2b(text, digest_size=6).hexdigest() for text in texts]
 
 
 def read_results(given: ResultsGiven, **reading: Unpack[Reading]) -> ScoredRun:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import ConfigurationError, DataError, OutputError, telling
-from geval_local.fields import nearest
+from geval_local.fields import counted, nearest
 from geval_local.files import save_text
 from geval_local.io.ownership import checksummed, read_own_record
 from geval_local.runs.directory import result_file
@@ -201,8 +201,9 @@ def last_good(
         if manifest.settings.limit in (None, limit):
             return Earlier(result_file(place), record["commit"].replace(NO_COMMIT, ""), ended, tuple(gone)), ""
         left["has another limit"] += 1
+    made = counted(left.total(), "run")
     why = "; ".join(f"{count} {text}" for text, count in left.items() if count)
-    return None, f"no earlier run is a baseline ({f'of {left.total()} runs {why}' if why else 'there is none'})"
+    return None, f"no earlier run is a baseline ({f'of {made} {why}' if why else 'there is none'})"
 
 
 def next_directory(

@@ -76,11 +76,6 @@ class RatedJudges:
         return [place for place, rated in enumerate(self.rows.is_rated) if rated]
 
     @property
-    def _is_part(self) -> bool:
-        """Whether not all rows of the file are asked about."""
-        return len(self.asked) < len(self.rows.rows) or self.rows.people.rater_column is not None
-
-    @property
     def samples(self) -> list[Sample]:
         """The rated rows as samples."""
         name, fields, rows = self.file.name, self.fields, list(numbered(self.rows.rows))
@@ -162,7 +157,9 @@ class RatedJudges:
                 if path is None:
                     found = list(judge.iter_scores(complete, self.samples, advance=progress.advance))
                     return {one.name: self._of_all(one, [row[one.name].to_dict() for row in found]) for one in complete}
-                is_part = self._is_part or self.rows.limit_groups is not None
+                given = self.rows
+                is_merged = given.people.rater_column is not None
+                is_part = is_merged or len(self.asked) < len(given.rows) or given.limit_groups is not None
                 settings = Settings(
                     window=rows_at_once([choice]),
                     fields=dict(self.fields),

@@ -30,6 +30,8 @@ SECONDS = 12.0
 _DOCUMENTS, _OUTPUTS = 16, 8
 #: A faster arm is recommended if it moves a score by at most this share of the scale on average.
 _HARMLESS = 0.01
+#: And if it is so many times as fast as the first one: less is within the noise of a minute.
+_WORTH = 1.2
 
 
 @dataclass(frozen=True)
@@ -182,4 +184,5 @@ def _compared(found: ArmSpeed, measure: ArmSpeed | None) -> ArmSpeed:
 def recommended(found: Sequence[ArmSpeed], span: float) -> ArmSpeed:
     """Choose the fastest arm that moves a score by at most a hundredth of the scale's `span` on average."""
     harmless = [one for one in found if one.error is None and one.moved <= _HARMLESS * span]
-    return max(harmless, key=lambda one: one.rows_per_minute, default=found[0])
+    best = max(harmless, key=lambda one: one.rows_per_minute, default=found[0])
+    return best if best.rows_per_minute >= _WORTH * found[0].rows_per_minute else found[0]

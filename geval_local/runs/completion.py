@@ -473,12 +473,11 @@ class Completion:
                 unscored,
                 self.calibrations[key].record() if key in self.calibrations else None,
             )
-        judge_name = run.manifest.judges[-1].name
         fields = settings.fields if settings.questions is None else settings.questions.state
         if earlier is not None and earlier.metrics and settings.questions is None:  # its scores are of these
             fields = {**earlier.fields, **fields}
         return ResultManifest(
-            judge_name,
+            run.manifest.judges[-1].name,
             file.name,
             file.sha256,
             self.rows,

@@ -329,10 +329,10 @@ def result_file(path: str | Path) -> Path:
         return path
     manifest = read_manifest(path)
     if manifest is None:
-        raise DataError(
-            f"{path} is a directory that holds no run",
-            hint="Name a result file, or the directory that `geval-local score FILE ... -o DIR/` made.",
-        )
+        way = "Name a result file, or the directory that `geval-local score FILE ... -o DIR/` made."
+        if shares_in(path):
+            way = f"It holds shares. Join them: geval-local merge {shlex.quote(str(path))} -o FILE"
+        raise DataError(f"{path} is a directory that holds no run", hint=way)
     resume = f"geval-local resume {shlex.quote(str(path))}"
     if manifest.ended is None:
         raise DataError(f"the run in {path} is not finished", hint=f"Finish it: {resume}")

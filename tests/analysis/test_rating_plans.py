@@ -7,9 +7,8 @@ import pytest
 
 from geval_local import estimate, plan_ratings
 from geval_local.analysis.rating_plans import save_sheet
-from geval_local.analysis.results import blind_keys, read_rows
+from geval_local.analysis.results import read_results, read_rows
 from geval_local.errors import ConfigurationError, DataError, OutputError
-from geval_local.io.results import ResultRows
 
 
 def scored(rng, documents=100, rated=0, slope=0.8):
@@ -100,7 +99,7 @@ def test_a_sheet_that_is_filled_in_is_the_ratings_themselves(tmp_path, name):
     save_sheet(plan, tmp_path / name)
     if name.endswith("csv"):
         assert "'=a text" in (tmp_path / name).read_text()  # no spreadsheet runs it
-    whose = dict(zip(blind_keys(ResultRows.of(rows)), truth, strict=True))
+    whose = dict(zip(read_results(rows).blind_keys, truth, strict=True))
     filled = [dict(row) | {"rating": truth[whose[row["key"]]]} for row in read_rows(tmp_path / name)]
     (tmp_path / "filled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in filled))
     found = estimate(rows, "rating", group_by="doc", sheet=tmp_path / "filled.jsonl")
@@ -113,6 +112,20 @@ def test_a_sheet_that_is_filled_in_is_the_ratings_themselves(tmp_path, name):
         (tmp_path / "wrong.jsonl").write_text("".join(json.dumps(row) + "\n" for row in wrong))
         with pytest.raises(DataError, match=told):
             estimate(rows, "rating", group_by="doc", sheet=tmp_path / "wrong.jsonl")
+
+
+def test_a_sheet_belongs_to_no_other_order_of_rows_without_ids(tmp_path):
+    """By their numbers alone the ratings would be of the texts that have come to these places."""
+    rows = scored(np.random.default_rng(4), documents=12)
+    for place, row in enumerate(rows):
+        row["output"] = f"text {place}"
+        del row["id"]
+    save_sheet(plan_ratings(rows, "rating", documents=4, group_by="doc"), tmp_path / "sheet.csv")
+    filled = [dict(row) | {"rating": 3} for row in read_rows(tmp_path / "sheet.csv")]
+    (tmp_path / "filled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in filled))
+    assert estimate(rows, "rating", group_by="doc", sheet=tmp_path / "filled.jsonl")
+    with pytest.raises(DataError, match="belongs to no row"):
+        estimate(rows[::-1], "rating", group_by="doc", sheet=tmp_path / "filled.jsonl")
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.8])

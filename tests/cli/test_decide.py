@@ -68,6 +68,13 @@ def test_rows_keep_their_places_and_answers_are_the_judges(place):
 
 
 @pytest.mark.slow
+def test_what_the_cache_had_is_counted_in_answers(place):
+    assert run("decide", "rows.jsonl", "-q", "q.yaml").exit_code == 0
+    again = run("decide", "rows.jsonl", "-q", "q.yaml").stderr
+    assert "15 answers by " in again
+    assert "; 9 from the cache of earlier runs" in again  # of three rows; `wet` has two forms
+
+
 def test_what_cannot_be_done_is_told_before_a_judge_is_loaded(place):
     (place / "there.jsonl").write_text("mine")
     for arguments, word in (

@@ -154,6 +154,8 @@ def test_reasons_ask_for_the_path_that_results_do_not_hold(here):
     assert asked.exit_code == 2
     assert "was scored by 'own', and no judge is found by this name" in asked.stderr
     assert "--judge PATH" in asked.stderr
+    given = run("reasons", "out.jsonl", "--lowest", 1, "-o", "r.jsonl", "--models", "none.yaml", home=here / "home")
+    assert (given.exit_code, "was scored by" in given.stderr, "none.yaml" in given.stderr) == (2, False, True)
     done = run("score", "data.jsonl", "-m", "clarity.yaml", "-j", "deep/own", "-o", "kept/", home=here / "home")
     assert done.exit_code == 0, done.stderr
     assert "was scored by" not in run("reasons", "kept", "--lowest", 1, "-o", "r.jsonl", home=here / "home").stderr

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import re
+import shlex
 import statistics
 
 import openpyxl
@@ -120,6 +121,8 @@ def test_a_file_with_scores_is_not_scored_again(here, shape, monkeypatch):
     scores = [row["geval"]["worth"]["score"] for row in read_rows(here / "out.jsonl")]
     assert found["metrics"] == {"worth": "worth"}
     assert found["rows"] == len(scores)
+    refused = run("meta-eval", "out.jsonl", "--human", "rating", "--dtype", "float64", home=here)
+    assert (refused.exit_code, "so --dtype has no effect" in refused.stderr) == (2, True)
 
 
 def test_a_named_judge_scores_the_rated_rows_only(here):
@@ -175,6 +178,16 @@ def test_a_turn_is_called_by_its_number_and_its_chat(here):
     assert data["keys"][:2] == [f"turn 1 of {names[0]}", f"turn 2 of {names[0]}"]
     assert [data["texts"][place] for place in data["columns"][data["output"]]["v"]] == ["This.", "So."] * 2
     assert [data["texts"][place] for place in data["columns"][data["source"]]["v"]] == ["What?", "Why?"] * 2
+
+
+def test_a_row_of_several_turns_without_a_score_is_named_once(here):
+    chat = [{"role": role, "content": "So."} for role in ("user", "assistant", "user", "assistant")]
+    rows = [{"id": place, "messages": chat, "context": "It is."[: 6 * (place == 2)]} for place in range(3)]
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields="{context: C, output: A}"), encoding="utf-8")
+    done = run("score", "rows.jsonl", "-m", "worth.yaml", "--turns", "assistant", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert re.search(r"  4 x empty_field: .* \(rows 1, 2\)$", done.stdout, re.MULTILINE)
 
 
 def test_the_cheap_baselines_know_the_fields_and_the_systems(here):
@@ -270,6 +283,44 @@ def test_metrics_by_two_judges_are_called_by_their_own(here):
     assert {who: list(own) for who, own in found.items()} == {"smol": ["worth"], "nano": ["style"]}
     done = run("compare", "more.jsonl", "out.jsonl", home=here)
     assert "more.jsonl, 24 rows, by smol, nano" in done.stdout
+
+
+@pytest.mark.parametrize("to", ["more.jsonl", "more.csv", "more.parquet"])
+@pytest.mark.parametrize("name", ["first.jsonl", "first.csv", "first.parquet"])
+def test_a_second_metric_loses_no_scores_of_the_first(here, name, to):
+    """Those of a table are in columns, and went with the column of objects that the second metric made."""
+    scored(here, "own names")
+    assert run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "-o", name, home=here).exit_code == 0
+    (here / "style.yaml").write_text(METRIC.replace("worth", "style").format(fields="{output: A}"), encoding="utf-8")
+    done = run("score", name, "-m", "style.yaml", "-j", "smol", "-o", to, home=here)
+    assert done.exit_code == 0, done.stderr
+    results = read_results(to)
+    assert results.metrics == ["worth", "style"]
+    wanted = [score.value for score in read_results("out.jsonl").scores("worth")]
+    assert [score.value for score in results.scores("worth")] == pytest.approx(wanted, rel=1e-12)
+    assert (
+        judges_of(here, to, "--human", "worth=rating")["smol"]
+        == judges_of(here, "out.jsonl", "--human", "rating")["smol"]
+    )
+
+
+@pytest.mark.parametrize("group_by", [(), ("--group-by", "user message")])
+@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.csv"])
+def test_the_command_that_pairs_print_last_finds_systems_and_documents(here, name, group_by):
+    rows, fields, mapped = made("mapped")
+    write_rows(here / "rows.jsonl", [{**row, "system": "all", "my bot": row["system"]} for row in rows])
+    (here / "worth.yaml").write_text(METRIC.format(fields=fields), encoding="utf-8")
+    given = ("-m", "worth.yaml", "-j", "smol", "--system", "my bot", *mapped, *group_by, "-o", name)
+    done = run("pairs", "rows.jsonl", *given, home=here)
+    assert done.exit_code == 0, done.stderr
+    _, _, command = done.stderr.partition("hold them against people     geval-local ")
+    command = shlex.split(command.splitlines()[0].replace("FIELD", "rating"))
+    assert record(here, *command)["against_people"]
+    without = [one for one in command if one not in ("--system", "my bot")]
+    write_rows(here / "rows.jsonl", [{key: value for key, value in row.items() if key != "system"} for row in rows])
+    done = run(*without, home=here)
+    assert done.exit_code == 2
+    assert "of the system (--system COLUMN names it) is missing" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("name", ["mine.xlsx", "mine.csv"])

@@ -72,6 +72,8 @@ def test_a_faster_setting_is_recommended_only_if_it_hardly_moves_scores():
     assert recommended([slow, rough, broken], 4.0) is slow
     assert recommended([slow, rough, fine, broken], 4.0) is fine
     assert recommended([slow, rough, fine], 10.0) is rough
+    hardly = ArmSpeed(Arm("auto", "bfloat16"), 1.0, 11.0, moved=0.001, largest=0.002)
+    assert recommended([slow, hardly], 4.0) is slow
 
 
 def test_a_served_judge_is_refused(clarity):

@@ -195,6 +195,13 @@ def test_the_last_run_is_the_newest_finished_one(here):
     assert plan.directory.parent.name == f"{day}-nocommit-4"
 
 
+def test_a_run_whose_gates_failed_is_counted_and_no_baseline(here):
+    assert go(here, "--set", "gates.all.unscored=< 0").exit_code == 1
+    rows(here, " Or not.")
+    told = go(here, "--against", "last", "--check").stderr
+    assert "no earlier run is a baseline (of 1 run 1 failed a gate)" in told
+
+
 def test_a_drop_fails_and_says_how_far_and_for_whom(here):
     old = better(here, "old", 1.0, lambda row: row["language"] == "fr")
     gates = "gates={clarity: {by: {language: {not_worse: true}}}}"

@@ -381,6 +381,9 @@ def test_by_commands_with_gates(tmp_path):
         assert done.exit_code == 0, done.stderr
         assert f"geval-local merge {out} -o FILE" in done.stderr
     assert sorted(path.name for path in out.iterdir()) == ["shard-0001-of-0002", "shard-0002-of-0002"]
+    early = run("report", out, "-o", tmp_path / "page.html", home=home)
+    assert early.exit_code == 2
+    assert f"It holds shares. Join them: geval-local merge {out} -o FILE" in early.stderr
     done = run("merge", out, "-o", tmp_path / "all.jsonl", "--json", home=home)
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == 12

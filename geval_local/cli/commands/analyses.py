@@ -108,6 +108,11 @@ def meta_eval(
     )
     is_named = any(one.name is not None for one in chosen_judges)
     chosen = chosen_judges if is_named or not (rows.results or responses) else []
+    unused = [] if chosen else list(chosen_judges[0].model_dump(exclude_defaults=True))
+    if unused:
+        raise ConfigurationError(
+            f"nothing is scored again, so `{unused[0]}` has no effect", hint="Name a --judge, or leave it out."
+        )
     judges = RatedJudges(rows, file, chosen, output, load_shown, show_progress)
     study = options.analyse(
         meta_evaluate,

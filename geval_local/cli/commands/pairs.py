@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -111,7 +112,9 @@ def pairs(
         for key in keys:
             show_study(rank_run(written, key), as_json=False)
         if rules.given is None:  # verdicts are in the rows otherwise
-            rated = "" if run.system_columns else f" --ratings {file[0]}"  # a wide row's columns are in the results
+            # The columns of a wide row are in the results.
+            named = {} if run.system_columns else {"--ratings": file[0], "--system": system, "--group-by": run.group_by}
+            rated = "".join(f" {name} {shlex.quote(value)}" for name, value in named.items() if value is not None)
             note(f"  hold them against people     geval-local rank {written} --human FIELD{rated}")
     if not all(one.passed for one in held):
         raise typer.Exit(EXIT_GATE)

@@ -219,7 +219,7 @@ def _writer(
     origin = scored.origin(name)
     scorer = signature_parts(origin.signature)["judge"].rpartition("@")[0]
     choice = judge.model_copy(update={"name": judge.name or recorded_judge(run, scorer) or scorer})
-    if judge.name is None:
+    if (judge.name, judge.adapter, judge.models_file) == (None, None, None):
         try:
             entry_of(choice)
         except JudgeError as error:

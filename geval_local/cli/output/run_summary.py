@@ -35,6 +35,7 @@ from geval_local.io.places import Place
 from geval_local.io.result_manifest import ENDING, manifest_path
 from geval_local.io.results import input_number
 from geval_local.io.samples import INPUT_ROW, Sample
+from geval_local.metric import Metric
 from geval_local.options import JudgeOptions
 from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 from geval_local.signature import short_signature, signature_parts
@@ -147,7 +148,10 @@ def show_warnings(result: RunResult, prefix: str = "") -> None:
             note(prefix + told, "yellow")
     for answer in result.answers:
         if answer.low_mass_share > 0:
-            note(f"warning: {_low_mass(answer)}", "yellow")
+            what = "the judge does not answer this" if answer.label_mass < LEAST_LABEL_MASS else "it is low"
+            told = f"label mass {answer.label_mass:.3f}, below {LOW_LABEL_MASS:g} in {answer.low_mass_share:.1%}"
+            told += f" of the answers: {what}. Try: a plainer question; another judge."
+            note(f"warning: {answer.name}: {told}", "yellow")
 
 
 def low_mass_warning(summary: Summary, signature: str, *, is_plain: bool = False) -> str:
@@ -253,9 +257,9 @@ def _show_slices(result: RunResult) -> None:
 def _show_pace(result: RunResult) -> None:
     """Say in one line how many results there are, who gave them, how fast, and what was saved; then the precision."""
     count = result.rows * len(result.signatures)
-    # A row that cannot be scored passes through no model.
-    # Each thought has an outcome of its own.
-    each = sum(judge.thoughts for judge in result.manifest.judges) / len(result.manifest.judges)
+    # A row that cannot be scored passes through no model. Each form, and each thought, has an outcome of its own.
+    forms = sum(Metric.model_validate(one).forms for one in result.manifest.settings.metrics)
+    each = sum(judge.thoughts for judge in result.manifest.judges) * forms / max(len(result.signatures), 1)
     there, cached, unscored = (
         round(one / each)
         for one in (result.there, *(result.totals.get(name, 0) for name in ("from_cache", "unscored")))
@@ -360,7 +364,7 @@ def _show_unscored(result: RunResult, where: str = "") -> None:
         say(f"{heading}:", wrap=True)
         for reason in reasons[:REASONS_SHOWN]:
             more = ", ..." if reason.count > len(reason.rows) else ""
-            rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, reason.rows))}{more}"
+            rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, dict.fromkeys(reason.rows)))}{more}"
             rows += "" if reason.is_shared else f"; this is of row {reason.rows[0]}"
             code = reason.known_code
             say(f"  {reason.count} x {code}{code and ': '}{as_options(reason.text)} ({rows})")
@@ -485,15 +489,6 @@ def run_record(result: RunResult, lowest: int = LOWEST_SHOWN) -> dict[str, Any]:
 
 #: Options of a choice that are counted on its line.
 OPTIONS_SHOWN = 6
-
-
-def _low_mass(answer: QuestionSummary) -> str:
-    """Say that a judge does not answer a question, and what can be done."""
-    what = "the judge does not answer this" if answer.label_mass < LEAST_LABEL_MASS else "it is low"
-    return (
-        f"{answer.name}: label mass {answer.label_mass:.3f}, below {LOW_LABEL_MASS:g} in {answer.low_mass_share:.1%} "
-        f"of the answers: {what}. Try: a plainer question; another judge."
-    )
 
 
 def _show_answers(answers: Sequence[QuestionSummary]) -> None:
