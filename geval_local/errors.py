@@ -250,4 +250,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Suggest the known name closest to `name`, as the end of a message: ``; did you mean 'answer'?``, or nothing."""
     by_fold = {str(one).casefold(): str(one) for one in known}
     near = difflib.get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.5)
-    return f"; did you mean {by_fold[near[0]]!r}?" if near else ""
+    return f"; did you mean {by_fold[near[0]]!r}?" if near and by_fold[near[0]] != name else ""

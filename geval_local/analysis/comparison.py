@@ -211,7 +211,7 @@ def why_systems(first: ScoredRun, second: ScoredRun) -> str | None:
     one, other = _writers(first), _writers(second)
     if len(one) == len(other) == 1 and one != other:
         return f"their rows name one system each, {next(iter(one))} and {next(iter(other))}"
-    pairs = _paired_outputs(first, second)
+    pairs = paired_outputs(first, second)
     if not pairs:
         return "no id is in both files"
     # If a CSV file lacks the texts, they say nothing about the system.
@@ -229,11 +229,11 @@ def changed_outputs(first: ScoredRun, second: ScoredRun) -> int:
     """
     hashes = {None if run.manifest is None else run.manifest.input_sha256 for run in (first, second)}
     is_same_input = len(hashes) == 1 and None not in hashes
-    pairs = _paired_outputs(first, second)
+    pairs = paired_outputs(first, second)
     return sum(one != other and not (is_same_input and None in (one, other)) for one, other in pairs)
 
 
-def _paired_outputs(first: ScoredRun, second: ScoredRun) -> list[tuple[str | None, str | None]]:
+def paired_outputs(first: ScoredRun, second: ScoredRun) -> list[tuple[str | None, str | None]]:
     """Pair the outputs of the rows that have the same key in both files."""
     one, other = first.outputs, second.outputs
     return [(text, other[key]) for key, text in one.items() if key in other]

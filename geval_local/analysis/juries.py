@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from geval_local.analysis.comparison import changed_outputs
+from geval_local.analysis.comparison import paired_outputs
 from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.ratings.values import HumanFields
 from geval_local.analysis.results import (
@@ -259,7 +259,7 @@ def jury(
     """
     scored = [ScoredRun.of(one, **reading) for one in each_given(results)]
     for run in scored[1:]:
-        if changed := changed_outputs(scored[0], run):
+        if changed := sum(one != other and None not in (one, other) for one, other in paired_outputs(scored[0], run)):
             told = f"{run.path}: {changed} outputs are not those of {scored[0].path} under the same id or row number"
             raise DataError(told, hint="Give both files the same `id` column, or the same rows in the same order.")
     name = scored[0].one_metric(metric)

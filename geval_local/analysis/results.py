@@ -174,7 +174,9 @@ def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str =
     columns = [str(name) for name in row if name != "geval"]
     return DataError(
         f"{where}: the field {field!r} {purpose}is missing{nearest(field, columns)}",
-        hint=f"Columns: {', '.join(columns)}.",
+        hint="The row could not be read: mend it in the input and score again, or remove it here."
+        if row.get("raw") is not None
+        else f"Columns: {', '.join(columns)}.",
     )
 
 

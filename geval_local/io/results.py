@@ -63,8 +63,8 @@ def read_result_rows(path: str | os.PathLike[str]) -> ResultRows:
         kept = rows_path(path)
         if kept.exists() and file_sha256(kept) == described.rows_sha256:
             if file_sha256(path) == described.results_sha256:
-                return ResultRows.of(_rows_of(kept, None), kept)
-            return ResultRows.of(_joined(list(_rows_of(path, described)), list(_rows_of(kept, None))), path)
+                return ResultRows.of(_rows_of(kept, described), kept)
+            return ResultRows.of(_joined(list(_rows_of(path, described)), list(_rows_of(kept, described))), path)
         told = f"{kept} is gone or changed: of {path.name} only what the table itself holds is known"
         say_once(told, level=logging.WARNING)
     state = state_of(path)
@@ -493,13 +493,17 @@ def _is_same(shown: Any, score: float | None) -> bool:
 def with_figures(row: Mapping[str, Any], metrics: Collection[str] = ()) -> Mapping[str, Any]:
     """Gather a CSV row's ``metric.figure`` columns into one object, as in the other formats.
 
-    A column is a figure if the manifest names its metric, or if there is a mass or an error beside the score.
+    A column is a figure if the manifest names its metric, or, in a table of results, if there is a mass or an error
+    beside the score. Rows of a table that got another metric have both forms.
     """
-    if "geval" in row:
+    held = row.get("geval", {})
+    if not isinstance(held, Mapping):
         return row
-    names = [str(name)[: -len(".score")] for name in row if str(name).endswith(".score")]
-    others = ("error", "label_mass")
-    scored = {name for name in names if name and (name in metrics or any(f"{name}.{one}" in row for one in others))}
+    others = () if "geval" in row else ("error", "label_mass")
+    names = {str(name)[: -len(".score")] for name in row if str(name).endswith(".score")} - held.keys() - {""}
+    scored = {name for name in names if name in metrics or any(f"{name}.{one}" in row for one in others)}
+    if not scored:
+        return row
     columns: dict[str, Any] = {}
     scores: dict[str, dict[str, Any]] = {}
     for column, value in row.items():
@@ -508,7 +512,7 @@ def with_figures(row: Mapping[str, Any], metrics: Collection[str] = ()) -> Mappi
             scores.setdefault(metric, {})[figure] = decoded(value)
         else:
             columns[column] = value
-    return {**columns, "geval": scores} if scores else row
+    return {**columns, "geval": {**scores, **held}}
 
 
 def decoded(value: Any) -> Any:

@@ -177,7 +177,9 @@ def _write_site(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"cannot use the directory {folder}: {error.strerror}") from error
-    former = _linked(folder / INDEX)
+    # The pages of runs that an earlier overview links to; none if a person has changed it.
+    links = _LINK.findall((folder / INDEX).read_text(encoding="utf-8")) if owned(folder / INDEX, PAGE) else []
+    former = {name for name in map(unquote, links) if Path(name).name == name}
     shown: list[RunOfSite] = []
     for run, name in zip(found, names, strict=True):
         try:
@@ -226,12 +228,6 @@ def _add(page: RunPage, name: str, path: Path) -> RunOfSite:
     correlations = {name: next(iter(one.levels.values())) for name, one in page.people.items() if one.levels}
     source = "" if run is None else f"{run.input} ({run.input_sha256[:8]})"
     return RunOfSite(name, path.name, source, summaries, correlations, signatures(page.run, page.metrics))
-
-
-def _linked(index: Path) -> set[str]:
-    """Return the pages of runs that an earlier overview links to; none if a person has changed it."""
-    found = _LINK.findall(index.read_text(encoding="utf-8")) if owned(index, PAGE) else []
-    return {name for name in map(unquote, found) if Path(name).name == name}
 
 
 def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> dict[str, Any]:

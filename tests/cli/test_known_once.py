@@ -285,6 +285,25 @@ def test_metrics_by_two_judges_are_called_by_their_own(here):
     assert "more.jsonl, 24 rows, by smol, nano" in done.stdout
 
 
+@pytest.mark.parametrize("to", ["more.jsonl", "more.csv", "more.parquet"])
+@pytest.mark.parametrize("name", ["first.jsonl", "first.csv", "first.parquet"])
+def test_a_second_metric_loses_no_scores_of_the_first(here, name, to):
+    """Those of a table are in columns, and went with the column of objects that the second metric made."""
+    scored(here, "own names")
+    assert run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "-o", name, home=here).exit_code == 0
+    (here / "style.yaml").write_text(METRIC.replace("worth", "style").format(fields="{output: A}"), encoding="utf-8")
+    done = run("score", name, "-m", "style.yaml", "-j", "smol", "-o", to, home=here)
+    assert done.exit_code == 0, done.stderr
+    results = read_results(to)
+    assert results.metrics == ["worth", "style"]
+    wanted = [score.value for score in read_results("out.jsonl").scores("worth")]
+    assert [score.value for score in results.scores("worth")] == pytest.approx(wanted, rel=1e-12)
+    assert (
+        judges_of(here, to, "--human", "worth=rating")["smol"]
+        == judges_of(here, "out.jsonl", "--human", "rating")["smol"]
+    )
+
+
 @pytest.mark.parametrize("group_by", [(), ("--group-by", "user message")])
 @pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.csv"])
 def test_the_command_that_pairs_print_last_finds_systems_and_documents(here, name, group_by):
