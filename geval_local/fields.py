@@ -268,7 +268,7 @@ def _shares_words(name: str, column: str) -> bool:
 
 
 def _is_spelt_alike(name: str, column: str) -> bool:
-    return difflib.SequenceMatcher(None, name.casefold(), str(column).casefold()).ratio() >= 0.75
+    return difflib.SequenceMatcher(None, name.casefold(), str(column).casefold()).ratio() >= 0.8
 
 
 def field_options(fields: Iterable[str], guesses: Mapping[str, str]) -> str:
@@ -384,7 +384,7 @@ def _text(value: Any, what: str, *, numbered: bool = True, alternatives: bool = 
         )
     if not isinstance(value, str):
         found = _JSON_TYPES.get(type(value), f"of type {type(value).__name__}")
-        inner = f" Its keys are: {', '.join(map(str, value))}." if isinstance(value, Mapping) and value else ""
+        inner = f" A path leads to its keys: {', '.join(map(str, value))}." if isinstance(value, Mapping) else ""
         raise FieldError(f"{what} is {found}, not text", ErrorCode.NOT_TEXT, hint=_SHAPES + inner)
     if not value.strip():
         raise UnscorableError(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from geval_local.conversation import folded, given_role, is_messages, messages_of, names_of_roles
+from geval_local.conversation import folded, given_role, is_message, is_messages, messages_of, names_of_roles
 from geval_local.errors import (
     Cause,
     ConfigurationError,
@@ -226,7 +226,7 @@ def check_shape(paths: Sequence[File], options: RunOptions) -> None:
     for role, names in options.roles.items():
         absent = [name for name in names.split(",") if folded(name) not in there]
         told = f"{told_files(paths)}: no message is of the role {' or '.join(map(repr, absent))}"
-        if len(absent) > names.count(","):
+        if len(absent) > names.count(",") and (said or not options.turns_at):
             hint = f"Its roles are: {', '.join(said) or 'none'}. Another name comes last: `roles={role}=NAME`."
             raise DataError(f"{told}{nearest(names, said)}", hint=hint)
         if absent:
@@ -287,11 +287,11 @@ def _misfit(
     hint = f"Columns: {_listed(columns)}."
     if missing:
         wanted = dict.fromkeys(field for metric, _ in unfit for field in metric.fields)
-        taken = {
-            *mapping.values(),
-            *resolve(tuple(field for field in wanted if field not in missing), tuple(columns)).values(),
-        }
-        guesses = guess_columns(missing, (one for one in columns if one not in taken and may_be_text(one, samples)))
+        found = resolve(tuple(field for field in wanted if field not in missing), tuple(columns))
+        paths = dict.fromkeys([*columns, *(path for sample in samples for path in _paths_in(sample.fields))])
+        taken = {*mapping.values(), *found.values()}
+        free = (one for one in paths if one not in taken and may_be_text(one, samples))
+        guesses = guess_columns(missing, free)
         hint += f" Map fields to columns{' (guessed by their names)' if guesses else ''}:"
         hint += f"\n  {field_options(missing, guesses)}"
     elif unfit[0][1].hint:
@@ -306,7 +306,7 @@ def may_be_text(column: str, samples: Sequence[Sample]) -> bool:
         return False
     texts: list[str] = []
     for sample in samples:
-        if (value := sample.fields.get(column)) in (None, ""):
+        if (value := field_value(sample.fields, column)) in (None, ""):
             continue
         try:
             texts.append(text_of(unwrapped(value), column))
@@ -320,6 +320,13 @@ def may_be_text(column: str, samples: Sequence[Sample]) -> bool:
 
 def _columns(samples: Sequence[Sample]) -> list[str]:
     return list(dict.fromkeys(str(column) for sample in samples for column in sample.fields))
+
+
+def _paths_in(held: Mapping[str, Any], levels: int = 3) -> list[str]:
+    """List the paths into the objects that a row holds."""
+    found = ((name, decoded_json(value)) for name, value in held.items())
+    objects = [(str(name), one) for name, one in found if levels and isinstance(one, Mapping) and not is_message(one)]
+    return [f"{name}.{path}" for name, one in objects for path in [*map(str, one), *_paths_in(one, levels - 1)]]
 
 
 def _listed(columns: Sequence[str]) -> str:

@@ -556,7 +556,7 @@ def _read_json(path: File, encoding: str | None, rows: str | None = None) -> Ite
             f"{path} holds one {type(found).__name__}, not a list of objects{told}",
             hint=f"Name the list: `rows={shlex.quote(next(iter(inside)))}`."
             if inside
-            else "Put the rows in a list: [{...}, {...}], or write one object per line and name the file .jsonl.",
+            else "Put the rows in a list: [{...}, {...}] (pandas: orient='records'), or one a line in a .jsonl file.",
         )
     for number, value in enumerate(found, start=1):
         yield decoder.row(number, value, dict(value) if isinstance(value, dict) else value)

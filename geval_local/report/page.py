@@ -217,7 +217,8 @@ def _run(run: Sequence[Score | None], labels: Sequence[str]) -> dict[str, Any]:
         return [None if score is None else _round(getattr(score, figure)) for score in run]
 
     probabilities: list[list[float] | None] = [
-        [_share(score.probabilities.get(label, 0.0)) for label in labels]
+        # Rounding must not turn a small probability into 0.
+        [round(p, _DIGITS) or float(f"{p:.2g}") for p in (score.probabilities.get(one, 0.0) for one in labels)]
         if score is not None and score.probabilities
         else None
         for score in run
@@ -259,11 +260,6 @@ def scale_range(scores: Sequence[Score], labels: Sequence[str]) -> Ends:
             return round(low, _DIGITS), round(low + width, _DIGITS)
     found = [score.value for score in scores] or [0.0, 1.0]
     return min(found), max(found)
-
-
-def _share(p: float) -> float:
-    # Rounding must not turn a small probability into 0.
-    return round(p, _DIGITS) or float(f"{p:.2g}")
 
 
 def _round(value: float) -> float | None:

@@ -239,12 +239,8 @@ def estimate_difference(first: Estimate, second: Estimate) -> tuple[Interval, fl
     The last element is the interval that also covers other raters; None with fewer than three raters.
     """
     value = first.combined.value - second.combined.value
-    parts, raters = (_less(getattr(first, name), getattr(second, name)) for name in ("parts", "rater_parts"))
+    both = ((first.parts, second.parts), (first.rater_parts, second.rater_parts))
+    parts, raters = ({name: one.get(name, 0.0) - two.get(name, 0.0) for name in {**one, **two}} for one, two in both)
     error = math.sqrt(sum(own**2 for own in parts.values()))
     found = t_interval(value, error, min(first.combined.units, second.combined.units))
     return found, t_test(value, error, found.units), for_other_raters(found, raters) if raters else None
-
-
-def _less(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    # Keeps the order: the order of a set would change the last digits.
-    return {name: first.get(name, 0.0) - second.get(name, 0.0) for name in dict.fromkeys([*first, *second])}

@@ -35,7 +35,7 @@ def test_rows_without_a_field_are_refused_with_the_columns_and_what_was_meant(tm
 
 def test_rows_whose_column_holds_no_text_are_refused_with_its_keys(tmp_path: Path) -> None:
     file = rows(tmp_path / "d.jsonl", {"source": "S", "output": {"text": "O"}})
-    with pytest.raises(DataError, match=r"(?s)its only row cannot be scored.*is an object, not text.*keys are: text"):
+    with pytest.raises(DataError, match=r"(?s)its only row cannot be.*is an object, not text.*to its keys: text"):
         check_input(file, [METRIC])
     check_input(file, [METRIC], RunOptions(fields={"output": "output.text"}))
 

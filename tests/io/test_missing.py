@@ -29,6 +29,22 @@ def test_all_missing_fields_of_all_metrics_are_named_with_the_options_that_map_t
     assert shown in text
 
 
+def test_texts_inside_of_objects_are_guessed_by_their_paths():
+    row = {"id": 1, "fields": {"instruction": "How long is it?", "completion": "Two metres."}, "run": {"id": "a b"}}
+    with pytest.raises(DataError) as told:
+        check_rows([Sample(row, 1, "d.jsonl")], [Metric.load("assistant/helpfulness")], "d.jsonl")
+    assert '`fields={"question": "fields.instruction", "output": "fields.completion"}`' in str(told.value)
+    row = {"input": {"question": "How long is it?"}, "output": {"answer": "Two metres."}}
+    with pytest.raises(DataError, match="A path leads to its keys: question"):
+        check_rows([Sample(row, 1, "d.jsonl")], [Metric.load("assistant/helpfulness")], "d.jsonl")
+
+
+def test_a_word_of_another_language_is_no_misspelling():
+    with pytest.raises(DataError) as told:
+        check_rows(rows("Pregunta", "Respuesta"), [Metric.load("assistant/helpfulness")], "d.csv")
+    assert '`fields={"question": "COLUMN", "output": "COLUMN"}`' in str(told.value)
+
+
 def test_what_is_mapped_is_not_asked_for_again():
     with pytest.raises(DataError) as told:
         check_rows(

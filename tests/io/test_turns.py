@@ -92,7 +92,7 @@ def test_an_answer_without_content_is_a_row_without_a_score_and_a_refusal_is_an_
 def test_a_message_that_is_none_costs_the_turns_after_it():
     rows = turns({"messages": [*said("One?", "1."), {"text": "?"}, *said("Two?", "2.")]})
     assert [row.error is None for row in rows] == [True, False]
-    assert "Its keys are: text" not in str(rows[1].error)
+    assert "keys: text" not in str(rows[1].error)
     assert "message 3 is an object without a role" in str(rows[1].error)
 
 
@@ -153,6 +153,9 @@ def test_a_role_that_no_message_has_is_refused_or_named(tmp_path, caplog):
             check_input(file, metrics, RunOptions(roles=["user=öğrenci", "assistant=öğretmn"], **more))
         assert "d.jsonl: no message is of the role 'öğretmn'; did you mean 'öğretmen'?" in caught.value.message
         assert caught.value.hint.startswith("Its roles are: öğrenci, öğretmen, VELİ. Another name comes last: ")
+    nowhere = write_rows(tmp_path / "other.jsonl", [{"verlauf": [{"rolle": "Kunde", "text": "Neden?"}]}])
+    with pytest.raises(DataError, match="there is no list of messages at 'verlauf'"):
+        check_input(nowhere, metrics, RunOptions(roles=["user=Kunde"], turns_at=["verlauf"]))
     check_input(file, metrics, RunOptions(roles=["user=öğrenci,kardeş", "assistant=öğretmen"]))
     assert "d.jsonl: no message is of the role 'kardeş'" in caplog.text
     plain = write_rows(tmp_path / "plain.jsonl", [{"question": "Q?", "output": "A."}])
