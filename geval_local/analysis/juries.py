@@ -310,11 +310,10 @@ def save_jury(study: JuryStudy, output: Path) -> None:
     joined = {key: "+".join(dict.fromkeys(own.get(key, "-") for own in parts)) for key in parts[0]}
     joined["judge"] = f"{study.verdict}({joined['judge']})"
     scored = {metric: ScoredMetric(written_signature(joined), definition, unscored)}
-    first = runs[0].path
     manifest = ResultManifest(
         f"{study.verdict} of {', '.join(named)}",
-        first.name,
-        file_sha256(first),
+        runs[0].file,
+        file_sha256(runs[0].path),
         len(runs[0].rows),
         scored,
         file_sha256(output),

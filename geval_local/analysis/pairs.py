@@ -64,6 +64,8 @@ from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.resampling import Target
 from geval_local.statistics.significance import Comparison, compare_all, corrected
 
+_WAY = "`group_by=COLUMN` names the document that outputs are for."
+
 
 @dataclass(frozen=True)
 class Source:
@@ -132,6 +134,8 @@ def sources_of(
         ]
         for told, by_score in (("distributions", False), ("scores", True)):
             found = preferences_from_scores(rated, definition.scale, by_score=by_score, direction=definition.direction)
+            if not found:
+                raise DataError(f"{run.path}: no document has outputs of two systems", hint=_WAY)
             own = rated if by_score else outputs_of(found, prized)
             sources.append(Source(f"{name}, {told}", found, own if people else []))
     return sources
@@ -165,7 +169,7 @@ def _ratings(
     for item in items:
         key = (item.group, item.system)
         if key in found:
-            raise DataError(f"{path}: the system {key[1]!r} has two outputs for the document {key[0]!r}")
+            raise DataError(f"{path}: the system {key[1]!r} has two outputs for the document {key[0]!r}", hint=_WAY)
         found[key] = item.human
     return found
 
@@ -175,8 +179,7 @@ def _documents(rows: ResultRows, path: Path, rule: DocumentRule) -> Grouped:
     used = None if rule.used is None else tuple(name for name in rule.used if name != rule.judged)
     collected = Documents.of(replace(rule, answer="", used=used), rows.inputs())
     if not collected.counts.is_about_items:
-        hint = "Name it by `group_by=FIELD`."
-        raise DataError(f"{path}: nothing says which outputs are for the same document", hint=hint)
+        raise DataError(f"{path}: nothing says which outputs are for the same document", hint=_WAY)
     return grouped(collected, rows, path, alone=True)
 
 

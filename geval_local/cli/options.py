@@ -479,9 +479,9 @@ class AnalysisOptions:
     level: Annotated[
         Literal["summary", "pooled", "partial", "system"] | None,
         typer.Option(
-            help="Within documents, over all rows, over all rows given their systems, or over systems. Absent: within "
-            "documents where rows share one.",
-            show_default=False,
+            metavar="LEVEL",
+            help="summary (within documents), pooled (over all rows), partial (over all rows, given their systems) or "
+            "system. Absent: summary where rows share a document, else pooled.",
         ),
     ] = None
     coefficient: Annotated[

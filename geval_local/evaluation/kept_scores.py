@@ -157,9 +157,8 @@ class RatedJudges:
                 if path is None:
                     found = list(judge.iter_scores(complete, self.samples, advance=progress.advance))
                     return {one.name: self._of_all(one, [row[one.name].to_dict() for row in found]) for one in complete}
-                given = self.rows
-                is_merged = given.people.rater_column is not None
-                is_part = is_merged or len(self.asked) < len(given.rows) or given.limit_groups is not None
+                limits = self.rows.people.rater_column, self.rows.limit_groups
+                is_part = len(self.asked) < len(self.rows.rows) or limits != (None, None)
                 settings = Settings(
                     window=rows_at_once([choice]),
                     fields=dict(self.fields),

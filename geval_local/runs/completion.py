@@ -459,9 +459,8 @@ class Completion:
             (judge,) = run.manifest.judges
             asked = reason_record(settings, judge.choice)
             return ResultManifest(judge.name, file.name, file.sha256, self.rows, fields=settings.fields, reasons=asked)
-        earlier = self.earlier
-        metrics = {} if earlier is None else dict(earlier.metrics)
-        questions = {} if earlier is None else dict(earlier.questions)
+        metrics = {} if self.earlier is None else dict(self.earlier.metrics)
+        questions = {} if self.earlier is None else dict(self.earlier.questions)
         for (key, judge, place), signature in zip(run.results(), self._signatures(), strict=True):
             unscored = summaries[key].unscored
             if settings.questions is not None:
@@ -474,8 +473,8 @@ class Completion:
                 self.calibrations[key].record() if key in self.calibrations else None,
             )
         fields = settings.fields if settings.questions is None else settings.questions.state
-        if earlier is not None and earlier.metrics and settings.questions is None:  # its scores are of these
-            fields = {**earlier.fields, **fields}
+        if self.earlier is not None and self.earlier.metrics and settings.questions is None:  # its scores are of these
+            fields = {**self.earlier.fields, **fields}
         return ResultManifest(
             run.manifest.judges[-1].name,
             file.name,

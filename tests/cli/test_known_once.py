@@ -285,6 +285,24 @@ def test_metrics_by_two_judges_are_called_by_their_own(here):
     assert "more.jsonl, 24 rows, by smol, nano" in done.stdout
 
 
+@pytest.mark.parametrize("shape", ["apart", "twice"])
+def test_a_ranking_without_a_document_of_two_systems_is_refused_with_the_way_out(here, shape):
+    """It printed a table without rows."""
+    rows = made("own names")[0]
+    for place, row in enumerate(rows):
+        row["conversation_id"] = f"{place // 2 if shape == 'twice' else place % 2}"
+        row["system"] = "old" if place % 2 == 0 or (shape == "twice" and place > 9) else "new"
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields="{question: Q, output: A}"), encoding="utf-8")
+    given = ("-m", "worth.yaml", "-j", "smol", "--group-by", "conversation_id", "-o", "out.jsonl")
+    assert run("score", "rows.jsonl", *given, home=here).exit_code == 0
+    done = run("rank", "out.jsonl", *(("--human", "rating") if shape == "twice" else ()), home=here)
+    assert done.exit_code == 2
+    assert ("no document has outputs of two systems" in done.stderr) == (shape == "apart")
+    assert ("has two outputs for the document" in done.stderr) == (shape == "twice")
+    assert "--group-by COLUMN names the document that outputs are for" in done.stderr
+
+
 @pytest.mark.parametrize("to", ["more.jsonl", "more.csv", "more.parquet"])
 @pytest.mark.parametrize("name", ["first.jsonl", "first.csv", "first.parquet"])
 def test_a_second_metric_loses_no_scores_of_the_first(here, name, to):
