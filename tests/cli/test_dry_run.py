@@ -35,6 +35,14 @@ def test_a_judge_that_thinks_is_told_where_its_thoughts_are_shown(here):
     assert "think" not in dry(here, "-m", "clarity.yaml").stderr
 
 
+def test_reasons_name_parameters_as_options(here):
+    chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]
+    write_rows(here / "data.jsonl", [{"messages": chat}, {"source": "x"}])
+    done = dry(here, "-m", "clarity.yaml", "--turns", "assistant")
+    assert done.exit_code == 0, done.stderr
+    assert "row 2: there is no conversation; the columns are: source, row_in_file. --turns-at says" in done.stdout
+
+
 def test_the_first_usable_form_is_shown_to_the_letter_without_weights(here):
     done = dry(here, "-m", "clarity.yaml")
     assert done.exit_code == 0, done.stderr

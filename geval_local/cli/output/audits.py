@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geval_local.cli.output.console import FOLDED, note, print_json, print_rows, result_console, say
+from geval_local.cli.output.console import FOLDED, as_options, note, print_json, print_rows, result_console, say
 from geval_local.errors import DataError, UnscorableError
 from geval_local.files import readable
 from geval_local.io.columns import plain
@@ -69,7 +69,7 @@ def show_forms(
     records: dict[str, Any] = {}
     read = reading_of(rows, metrics)
     for line in () if as_json else read:
-        say(line)
+        say(as_options(line))
     if judge.think is not None:
         note(
             f"the judge is to think, and a thought takes its weights: these are its forms without one. See one by "
