@@ -152,7 +152,9 @@ def score_file(
         first, chosen, pairs = _pairs(paths, chosen, pairs, options)
         check_chosen(options.columns, first, [metric.name for metric in chosen])
         update = {"metrics": [definition(metric) for metric in chosen], "pairs": pairs, "group_by": "document"}
-        settings = settings.model_copy(update=update)
+        found = next((row.mapping for row in first if row.error is None), {})  # what is read is what is shown
+        read = {name: found[name] for metric in chosen for name in metric.fields if name in found}
+        settings = settings.model_copy(update=update | {"fields": read | options.fields})
     if "csv" in target.formats:
         _tell_of_names(first, chosen)
     return run_file(paths, settings, judges, target, options, events, given=given, maps=maps, load=load)

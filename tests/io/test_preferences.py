@@ -9,6 +9,7 @@ from geval_local.errors import ConfigurationError, FieldError
 from geval_local.io.pairs import given_sample, sides_of
 from geval_local.io.samples import Sample
 from geval_local.options import PreferenceOptions
+from geval_local.runs.run_file import read_run
 from geval_local.wording import say_once
 
 
@@ -161,6 +162,17 @@ def test_pairs_of_published_formats_keep_the_columns_of_the_input(place):
     done = call("pairs", "prefer.jsonl", *JUDGED, "--given", "preference", "-o", "p.jsonl")
     assert done.exit_code == 0, done.stderr
     assert {"lang": "de", "original_source": "evol"}.items() <= read_rows(place / "p.jsonl")[0].items()
+
+
+def test_the_source_of_a_preference_is_shown_as_it_was_read(place):
+    write_rows(place / "prefer.jsonl", [{"prompt": f"Why {n}?", "chosen": "So.", "rejected": "No."} for n in range(4)])
+    judged = ("-m", "summarization/coherence", "--no-steps", "-j", judge_directory())
+    command = ("pairs", "prefer.jsonl", *judged, "--given", "preference", "-o", "p/")
+    for _ in range(2):  # the complete run is known again
+        done = call(*command)
+        assert done.exit_code == 0, done.stderr
+    assert "complete" in done.stderr
+    assert read_run("p").settings.fields == {"source": "prompt"}  # pages and tables show it by these
 
 
 def test_signs_are_asked_for_before_a_judge_is_loaded(place):
