@@ -10,6 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -188,14 +189,9 @@ def _references(row: Mapping[str, Any], mapping: Mapping[str, str]) -> str | lis
     held = None if path is None else decoded_json(field_value(row, path))
     if isinstance(held, list | tuple) and len(held) > 1:
         return [one for one in held if isinstance(one, str) and one.strip()] or None
-    return _text(row, "reference", mapping)
-
-
-def _text(row: Mapping[str, Any], field: str, mapping: Mapping[str, str]) -> str | None:
-    try:
-        return Sample(row, mapping=mapping).texts((field,))[field]
-    except UnscorableError:
-        return None
+    with suppress(UnscorableError):
+        return Sample(row, mapping=mapping).texts(("reference",))["reference"]
+    return None
 
 
 def _dimension_of(path: Path, dimensions: Iterable[str]) -> tuple[str, str]:

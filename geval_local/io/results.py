@@ -72,9 +72,8 @@ def read_result_rows(path: str | os.PathLike[str]) -> ResultRows:
     if state_of(path) != state:
         raise DataError(f"{path} was changed while it was read", hint="Try again once nothing writes to it.")
     if rows.figures and not manifest_path(path).exists():
-        told = f"{path} holds scores without a manifest: judge, fields, scale and documents are guessed"
-        way = f"Copy that of the results that it was made from to {manifest_path(path).name}."
-        say_once(f"{told}. {way}", level=logging.WARNING)
+        told = f"{path} holds scores without a manifest: judge, fields, scale and documents are guessed. Copy that of"
+        say_once(f"{told} the results that it was made from to {manifest_path(path).name}.", level=logging.WARNING)
     return rows
 
 
