@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -20,6 +21,9 @@ if Path(geval_local.__file__).resolve().parents[1] != ROOT:
 # Where the shell forbids to keep compiled modules, every process of the tests would compile them again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A script's background has Ctrl-C ignored, and so have all processes that begin there; tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch is first imported: several test processes share the cores, and tests compare the bytes of this process
 # with those of commands that start with one thread. The number of threads decides the last bits of a sum.
