@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import threading
 from itertools import count
@@ -64,7 +65,7 @@ LIES = {
     "half as likely": (lambda value: value - 0.8, "log-probabilities"),
     "temperature": (lambda value: value / 2, "log-probabilities"),
     "infinite": (lambda value: math.inf, "no log-probabilities"),
-    "of 400 digits": (lambda value: 10**400, "no log-probabilities"),
+    "of 400 digits": (lambda value: 10**400, "no log-probabilities|cannot be read"),  # pydantic 2.11 takes none
     "no numbers": (lambda value: True, "cannot be read"),
     "not a number": (lambda value: math.nan, "not numbers"),
 }
@@ -104,7 +105,7 @@ def test_a_lie_about_one_row_costs_that_row(address, served, lie):
     served.garble = lambda ids, found: change(ids, found) if "Ending 3." in tokenizer.decode(ids) else found
     found = judge.score_many(FIVE, ROWS)
     assert [one.is_scored for one in found] == [True, True, True, False, True, True]
-    assert LIES[lie][1] in found[3].error
+    assert re.search(LIES[lie][1], found[3].error)
 
 
 @pytest.mark.parametrize(

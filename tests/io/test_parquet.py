@@ -9,6 +9,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from run_kit import execute, wanted
 
@@ -39,7 +40,7 @@ COLUMNS = {
     "uint16": (pa.uint16(), [65535, 0]),
     "uint32": (pa.uint32(), [2**32 - 1, 0]),
     "uint64": (pa.uint64(), [2**64 - 1, 0]),
-    "half": (pa.float16(), [1.5, -2.0]),
+    "half": (pa.float16(), [np.float16(1.5), np.float16(-2.0)]),
     "float": (pa.float32(), [0.1, float("inf")]),
     "double": (pa.float64(), [0.1, 1e300]),
     "decimal": (pa.decimal128(20, 2), [Decimal("1.10"), Decimal("-3.00")]),
