@@ -283,6 +283,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def listed(names: Sequence[object], most: int) -> str:
+    """List the first names: ``a, b, ...``."""
+    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
+
+
 # --- placeholders of prompt files -------------------------------------------------------------------------------------
 
 

@@ -46,11 +46,7 @@ def _label_keys(value: object) -> object:
         raise ValueError(error.text) from error
 
 
-def _strip(value: object) -> object:
-    return value.strip() if isinstance(value, str) else value
-
-
-_Text = Annotated[str, BeforeValidator(_strip)]
+_Text = Annotated[str, BeforeValidator(lambda value: value.strip() if isinstance(value, str) else value)]
 _Rubric = Annotated[dict[str, _Text], BeforeValidator(_label_keys)]
 _ScaleField = Annotated[Scale, BeforeValidator(_parse_scale), PlainSerializer(lambda scale: scale.spec)]
 

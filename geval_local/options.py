@@ -413,11 +413,8 @@ def _listed(value: object) -> object:
     """Read one name as a list of one, and each name once."""
     if isinstance(value, str):
         return [value]
-    return list(dict.fromkeys(value)) if isinstance(value, list | tuple) and all(map(_is_text, value)) else value
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    is_list = isinstance(value, list | tuple) and {str}.issuperset(map(type, value))
+    return list(dict.fromkeys(value)) if is_list else value  # type: ignore[call-overload]
 
 
 _MOST_SHARDS = 9999

@@ -319,7 +319,7 @@ def bias(
     """
     if between and len(between) != 2:
         raise ConfigurationError(f"a gap is between two sides, not {len(between)}", hint="Name two in `between`.")
-    run = ScoredRun.of(results, **reading)
+    run = ScoredRun.of(results, **reading).readable()
     name = run.one_metric(metric)
     if raters and human is not None:
         raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")

@@ -449,7 +449,7 @@ def calibrate(
     ConfigurationError, DataError
         If the results cannot be used, or nothing can be held out.
     """
-    run = ScoredRun.of(results, **reading)
+    run = ScoredRun.of(results, **reading).readable()
     name = run.one_metric(metric)
     origin = run.origin(name)
     items = run.items(name, human=human, against_people=True)

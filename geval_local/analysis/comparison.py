@@ -37,7 +37,7 @@ from geval_local.analysis.results import (
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, number
 from geval_local.conversation import named_turns
 from geval_local.errors import ConfigurationError, NotComparableError
-from geval_local.fields import beginning, shortened
+from geval_local.fields import beginning, listed, shortened
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.signature import KEYS, signature_differences, told_differences
 from geval_local.statistics.correlation import Agreement, agree
@@ -200,9 +200,8 @@ def unmatched(first: Sequence[str], second: Sequence[str], names: Sequence[str])
     for name, own, others in ((names[0], first, set(second)), (names[1], second, set(first))):
         alone = [key for key in dict.fromkeys(own) if key not in others]
         if alone:
-            more = ", ..." if len(alone) > NAMED else ""
-            told = [shortened(key, LONGEST_NAME) for key in alone[:NAMED]]
-            lines.append(f"only in {name}: {len(alone)} of {len(set(own))}: {', '.join(told)}{more}")
+            told = listed([shortened(key, LONGEST_NAME) for key in alone], NAMED)
+            lines.append(f"only in {name}: {len(alone)} of {len(set(own))}: {told}")
     return lines
 
 
@@ -525,7 +524,7 @@ def compare(
     """
     if plan is not None and not plan > 0:
         raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
-    scored = [ScoredRun.of(one, **reading) for one in each_given(results)]
+    scored = [ScoredRun.of(one, **reading).readable() for one in each_given(results)]
     if system_columns:
         field = system_of_columns(scored, system_columns, reading.get("system"))
         scored = [replace(run, system=field) for run in scored]

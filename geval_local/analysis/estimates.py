@@ -157,7 +157,7 @@ def estimate(
         raise ConfigurationError(
             "an estimate needs ratings by `human`, or by `raters`; wins need those by `human`", hint="Name one of them."
         )
-    run = ScoredRun.of(results, **reading)
+    run = ScoredRun.of(results, **reading).readable()
     name = run.one_metric(metric)
     if human is not None and not wins:
         members = members_of([*run.rows.inputs()], rating_fields(human, [name])[name])

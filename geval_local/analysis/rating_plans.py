@@ -113,7 +113,7 @@ def plan_ratings(
     ConfigurationError, DataError
         If the results cannot be used, or have fewer than `documents` documents without a rating.
     """
-    run = ScoredRun.of(results, **reading)
+    run = ScoredRun.of(results, **reading).readable()
     name = run.one_metric(metric)
     fields = list(raters) or list(rating_fields(human, [name]).values())
     if not fields:

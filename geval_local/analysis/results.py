@@ -33,13 +33,14 @@ from geval_local.analysis.ratings.values import (
     read_ratings,
 )
 from geval_local.direction import Direction
-from geval_local.errors import ConfigurationError, DataError, ScaleError
-from geval_local.fields import SYSTEM_FIELDS, check_mapping, field_value, nearest
+from geval_local.errors import ConfigurationError, DataError, ErrorCode, ScaleError
+from geval_local.fields import SYSTEM_FIELDS, check_mapping, field_value, listed, nearest
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.input_checks import check_columns
+from geval_local.io.input_files import FILE
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, document_rule, manifest_path, read_manifest
 from geval_local.io.results import MetricFigures, ResultRows, numbered, read_result_rows, with_figures
-from geval_local.io.samples import Sample
+from geval_local.io.samples import INPUT_ROW, Sample
 from geval_local.options import RatingOptions
 from geval_local.runs.addresses import local_results
 from geval_local.runs.directory import result_file
@@ -460,6 +461,22 @@ class ScoredRun:
             row | {f"{name}.{key}": value for name, own in figures.items() for key, value in own.at(place).items()}
             for place, row in enumerate(self.rows.inputs())
         ]
+
+    def readable(self) -> ScoredRun:
+        """Return the results without the rows that could not be read, of which nobody knows the system."""
+        codes = (ErrorCode.INVALID_ROW, ErrorCode.UNREADABLE_FILE)
+        found = sorted({place for own in self.rows.figures.values() for place in own.places_of(*codes)})
+        lost = [place for place in found if not self._knows(self.rows.columns_of(place))]
+        if not lost or len(lost) == len(self.rows):
+            return self
+        numbers = listed([self.rows.numbers[place] for place in lost], 10)
+        say_once(f"{self.path}: left out, as it could not be read: row {numbers}", level=logging.WARNING)
+        other = replace(self)
+        other.__dict__.update(name=self.name, rows=self.rows.without(set(lost)))
+        return other
+
+    def _knows(self, row: Mapping[str, Any]) -> bool:
+        return any(value not in (None, "") for name, value in row.items() if name not in ("raw", "row", FILE, INPUT_ROW))
 
     def one_metric(self, name: str | None) -> str:
         """Return the named metric, or the only one."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from geval_local.conversation import messages_of
 from geval_local.evaluation.model import schema
-from geval_local.fields import guess_columns, nearest, resolve_row, words_of
+from geval_local.fields import guess_columns, listed, nearest, resolve_row, words_of
 from geval_local.io.input_checks import may_be_text, readable_samples
 from geval_local.io.input_files import read_samples
 from geval_local.metric import Metric
@@ -191,9 +191,8 @@ def _fields_text(mapping: dict[str, str], missing: Sequence[str], columns: Seque
         return (
             "    # fields:               # field of a metric: the column that it is read from\n    #   output: answer\n"
         )
-    more = ", ..." if len(columns) > COLUMNS_NAMED else ""
-    shown = ", ".join(" ".join(column.split()) for column in columns[:COLUMNS_NAMED])
-    lines = [f"    # Field of a metric: its column. The columns are: {shown}{more}", "    fields:"]
+    shown = listed([" ".join(column.split()) for column in columns], COLUMNS_NAMED)
+    lines = [f"    # Field of a metric: its column. The columns are: {shown}", "    fields:"]
     read = {field: column for field, column in mapping.items() if column in columns}  # the others are in chats
     lines += [f"      {quoted(field)}: {quoted(column)}" for field, column in read.items()]
     lines += [f"      # {field}: COLUMN  # not found by its name{nearest(field, columns)}" for field in missing]

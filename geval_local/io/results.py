@@ -143,6 +143,13 @@ class ResultRows(Sequence[Row]):
             row["geval"] = {name: own.at(place) for name, own in self.figures.items() if own.has(place)}
         return row
 
+    def without(self, places: Collection[int]) -> ResultRows:
+        """Return the rows but those at some places."""
+        kept = [place for place in range(len(self)) if place not in places]
+        found, (file, columns, numbers) = ResultRows.of(map(self._row, kept)), self.second
+        found.second = file, columns, [numbers[place] for place in kept if numbers]
+        return found
+
     def columns_of(self, place: int) -> Row:
         """Return the input's columns of a row, by its place from 0."""
         return next(self._inputs(range(place, place + 1)))
@@ -337,6 +344,11 @@ class MetricFigures:
         if (shares := self.probabilities(place)) is not None:
             found["probabilities"] = shares
         return found
+
+    def places_of(self, *codes: ErrorCode) -> list[int]:
+        """Return the places of the rows whose error has one of these codes."""
+        held = self._others["error_code"].held if "error_code" in self._others else ()
+        return [place for place, code in enumerate(held) if code in codes]
 
     def cause(self, place: int) -> Cause:
         """Say why a row has no score."""

@@ -29,6 +29,7 @@ from geval_local.errors import (
     WeightsError,
     first_line,
 )
+from geval_local.fields import listed
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.reading import stored_in
 from geval_local.models.registry import JudgeEntry
@@ -175,7 +176,7 @@ def check_weight_files(entry: JudgeEntry, directory: Path, *, hint: str) -> None
     if missing:
         raise WeightsError(
             f"judge {entry.name!r}: {len(missing)} of {len(files)} weight files are missing in {directory}: "
-            f"{_some(missing)}",
+            f"{listed(missing, _SHOWN)}",
             hint=hint,
         )
     if files:
@@ -331,7 +332,7 @@ def check_gaps(entry: JudgeEntry, directory: Path, report: dict[str, Any]) -> No
     if missing or mismatched:
         raise WeightsError(
             f"judge {entry.name!r}: the weights in {directory} do not fit its config.json: {len(missing)} parameters "
-            f"are missing and {len(mismatched)} have another shape ({_some(missing + mismatched)})",
+            f"are missing and {len(mismatched)} have another shape ({listed(missing + mismatched, _SHOWN)})",
             hint="They would be initialised at random. Check that config.json and weights belong together and that "
             "this is a causal language model with its head.",
         )
@@ -355,7 +356,7 @@ def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[s
     if surplus:
         raise WeightsError(
             f"judge {entry.name!r}: {directory} holds {len(surplus)} weights that its configuration has no place for "
-            f"({_some(surplus)})",
+            f"({listed(surplus, _SHOWN)})",
             hint="Without them it is not the model that was trained. Check that configuration and weights belong "
             f"together: it has {config.num_hidden_layers} layers.",
         )
@@ -370,7 +371,7 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
     broken = [name for name, weight in model.named_parameters() if not are_finite(weight)]
     if broken:
         raise WeightsError(
-            f"judge {entry.name!r}: {len(broken)} of its weights are not finite numbers ({_some(broken)})",
+            f"judge {entry.name!r}: {len(broken)} of its weights are not finite numbers ({listed(broken, _SHOWN)})",
             hint="Get the weights again: these are damaged, or come from a training that failed. A dtype with too "
             "little range does this too: try `dtype=bfloat16`.",
         )
@@ -402,10 +403,6 @@ def _is_mask(directory: Path, key: str) -> bool:
     tensor = stored_in(weight_files(directory)).get(key)
     shape = () if tensor is None else tensor.shape
     return len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3]
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
 def check_placement(entry: JudgeEntry, model: Any) -> None:

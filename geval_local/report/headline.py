@@ -144,11 +144,8 @@ class Unscored:
 def unscored_once(summaries: Sequence[Summary]) -> list[Unscored]:
     """List the reasons of rows without a score; a reason that several metrics share appears once."""
     named = said_of((one.metric, (one.rows, reason)) for one in summaries for reason in one.reasons)
-    return [Unscored(_named(metrics, len(summaries)), *key) for key, metrics in named.items()]
-
-
-def _named(metrics: Sequence[str], count: int) -> str:
-    return f"all {count} results" if len(metrics) == count > 2 else ", ".join(metrics)
+    every, count = f"all {len(summaries)} results", len(summaries)
+    return [Unscored(every if len(own) == count > 2 else ", ".join(own), *key) for key, own in named.items()]
 
 
 def short_names(names: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from geval_local.engine.window import window_sizes
 from geval_local.errors import DataError, OutputError, telling
+from geval_local.fields import listed
 from geval_local.files import check_is_file
 from geval_local.io.input_files import find_files
 from geval_local.io.ownership import digest_of
@@ -167,14 +168,8 @@ def _take_damage_back(run: Run) -> None:
         else:  # of a damaged place nobody knows whose it was
             for record in judges:
                 record.complete = False
-    names = ", ".join(dict.fromkeys(told[:4])) or "their places cannot be read"
-    logger.warning(
-        "%s: %d outcomes are damaged (%s%s): they are computed again",
-        run.store.path,
-        len(damaged),
-        names,
-        ", ..." if len(told) > 4 else "",
-    )
+    names = listed([*dict.fromkeys(told)], 4) or "their places cannot be read"
+    logger.warning("%s: %d outcomes are damaged (%s): they are computed again", run.store.path, len(damaged), names)
     if run.directory is not None:
         write_manifest(run.directory, run.manifest)
 

@@ -250,6 +250,33 @@ def test_results_that_get_another_metric_keep_what_is_known_of_the_first(here, s
     assert read_results("added.jsonl").documents == read_results("both.jsonl").documents
 
 
+@pytest.mark.parametrize("place", ["out.jsonl", "out.csv", "out.parquet", "out/"])
+def test_one_row_that_cannot_be_read_costs_no_figure_of_a_system(here, place):
+    """Nobody knows whose it is: comparisons and estimates were refused, for want of a system."""
+    rows = [
+        {"question": f"Why {at}?", "output": f"{system} says {at}.", "system": system, "rating": 1 + (at + bonus) % 5}
+        for at in range(20)
+        for bonus, system in enumerate(("old", "new"))
+    ]
+    (here / "worth.yaml").write_text(METRIC.format(fields="{question: Q, output: A}"), encoding="utf-8")
+    found = []
+    for broken in (False, True):
+        write_rows(here / "rows.jsonl", rows)
+        with (here / "rows.jsonl").open("a", encoding="utf-8") as file:
+            file.write("{broken\n" * broken)
+        given = ("-m", "worth.yaml", "-j", "smol", "--overwrite", "-o", place)
+        assert run("score", "rows.jsonl", *given, home=here).exit_code == 0
+        say_once.cache_clear()
+        done = run("compare", place, home=here)
+        assert ("left out, as it could not be read: row 41" in done.stderr) == broken
+        told = [record(here, "compare", place)["systems"]]
+        told.append(record(here, "bias", place, "--side", "system")["sides"])
+        told.append(record(here, "estimate", place, "--human", "rating"))
+        found.append(told)
+        assert len(read_results(place.rstrip("/")).rows) == len(rows) + broken
+    assert found[0] == found[1]
+
+
 def judges_of(here, *arguments):
     """Return the judges of a meta-evaluation and their correlations, where none may be loaded."""
     with pytest.MonkeyPatch.context() as patch:

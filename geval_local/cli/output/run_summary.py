@@ -7,7 +7,6 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ from geval_local.cli.output.console import (
 from geval_local.conversation import row_name
 from geval_local.direction import Direction
 from geval_local.errors import GevalError
-from geval_local.fields import beginning, counted, shortened
+from geval_local.fields import beginning, counted, listed, shortened
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import ENDING, manifest_path
 from geval_local.io.results import input_number
@@ -512,9 +511,8 @@ def _told(answer: QuestionSummary) -> str:
     if not answer.answered:
         return "-"
     if answer.type == "choice":
-        more = ", ..." if len(answer.chosen) > OPTIONS_SHOWN else ""
         told = ((str(value).lower() if value in (True, False) else value, count) for value, count in answer.chosen)
-        return ", ".join(f"{value} {count}" for value, count in islice(told, OPTIONS_SHOWN)) + more
+        return listed([f"{value} {count}" for value, count in told], OPTIONS_SHOWN)
     return f"mean {'probability' if answer.type == 'predicate' else 'level'} {number(answer.mean, 3)}"
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import JudgeError, WeightsError
+from geval_local.fields import listed
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -228,6 +229,6 @@ def find_gguf(directory: Path) -> Path | None:
     files = sorted(file for file in directory.glob("*.gguf") if file == gguf_files(file)[0] and is_gguf(file))
     models = [file for file in files if read_header(file).is_model]
     if len(models) > 1:
-        names = ", ".join(file.name for file in models[:_SHOWN]) + (", ..." if len(models) > _SHOWN else "")
+        names = listed([file.name for file in models], _SHOWN)
         raise JudgeError(f"{directory} holds {len(models)} GGUF models ({names})", hint="Name one of the files.")
     return models[0] if models else None
