@@ -139,6 +139,7 @@ def test_airflow_tries_a_share_again(place, monkeypatch):
     assert merge["bash_command"].startswith("geval-local merge ")
 
 
+@pytest.mark.nightly  # the same recipe as above, 33 s of loading judges
 @pytest.mark.slow
 def test_an_array_of_slurm_with_the_command_itself(place):
     """A job is stopped by Slurm's signal and started again, as by `requeue`; merged, the shares are all rows."""
