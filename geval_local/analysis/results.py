@@ -476,7 +476,7 @@ class ScoredRun:
         return other
 
     def _knows(self, row: Mapping[str, Any]) -> bool:
-        return any(value not in (None, "") for name, value in row.items() if name not in ("raw", "row", FILE, INPUT_ROW))
+        return not {"raw", "row", FILE, INPUT_ROW}.issuperset(name for name in row if row[name] not in (None, ""))
 
     def one_metric(self, name: str | None) -> str:
         """Return the named metric, or the only one."""
