@@ -413,8 +413,9 @@ def _listed(value: object) -> object:
     """Read one name as a list of one, and each name once."""
     if isinstance(value, str):
         return [value]
-    is_list = isinstance(value, list | tuple) and {str}.issuperset(map(type, value))
-    return list(dict.fromkeys(value)) if is_list else value  # type: ignore[call-overload]
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return list(dict.fromkeys(value))
+    return value
 
 
 _MOST_SHARDS = 9999

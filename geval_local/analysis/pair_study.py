@@ -137,11 +137,6 @@ def _by_pair(found: Sequence[Preference]) -> dict[tuple[str, str], list[Preferen
     return groups
 
 
-def _means(judged: Sequence[Preference]) -> dict[tuple[str, str], float]:
-    """Compute the mean preference of every pair of systems; a system may have several outputs for a document."""
-    return {pair: float(np.mean([one.value_for(pair[0]) for one in own])) for pair, own in _by_pair(judged).items()}
-
-
 def study_pairs(found: Sequence[Preference], ratings: Ratings | None = None) -> PairStudy:
     """Compute all figures of a set of comparisons; with people's ratings of the outputs, their means too."""
     own = consistency(found)
@@ -188,7 +183,8 @@ def consistency(found: Sequence[Preference]) -> Consistency:
     documents = [one.document for one in ordered]
     shown = [_by_order(one.orders) for one in ordered]
     masses = [float(np.mean(own)) for own in zip(*(_by_order(one.masses) for one in ordered), strict=True)]
-    triads, cyclic = _circles(_means(judged))
+    pairs = _by_pair(judged).items()  # a system may have several outputs for a document
+    triads, cyclic = _circles({pair: float(np.mean([one.value_for(pair[0]) for one in own])) for pair, own in pairs})
     return Consistency(
         n=len(judged),
         unscored=len(found) - len(judged),

@@ -176,9 +176,15 @@ def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str =
     return DataError(
         f"{where}: the field {field!r} {purpose}is missing{nearest(field, columns)}",
         hint="The row could not be read: mend it in the input and score again, or remove it here."
-        if row.get("raw") is not None
+        if _is_unread(row)
         else f"Columns: {', '.join(columns)}.",
     )
+
+
+def _is_unread(row: Mapping[str, Any]) -> bool:
+    """Whether a row holds nothing but its place, its scores and its text."""
+    told = (name for name, value in row.items() if value is not None and str(value))
+    return {"raw", "row", FILE, INPUT_ROW, "geval"}.issuperset(told)
 
 
 class Grouped(NamedTuple):
@@ -466,7 +472,7 @@ class ScoredRun:
         """Return the results without the rows that could not be read, of which nobody knows the system."""
         codes = (ErrorCode.INVALID_ROW, ErrorCode.UNREADABLE_FILE)
         found = sorted({place for own in self.rows.figures.values() for place in own.places_of(*codes)})
-        lost = [place for place in found if not self._knows(self.rows.columns_of(place))]
+        lost = [place for place in found if _is_unread(self.rows.columns_of(place))]
         if not lost or len(lost) == len(self.rows):
             return self
         numbers = listed([self.rows.numbers[place] for place in lost], 10)
@@ -474,9 +480,6 @@ class ScoredRun:
         other = replace(self)
         other.__dict__.update(name=self.name, rows=self.rows.without(set(lost)))
         return other
-
-    def _knows(self, row: Mapping[str, Any]) -> bool:
-        return not {"raw", "row", FILE, INPUT_ROW}.issuperset(name for name in row if row[name] not in (None, ""))
 
     def one_metric(self, name: str | None) -> str:
         """Return the named metric, or the only one."""

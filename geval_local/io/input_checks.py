@@ -212,10 +212,13 @@ def check_input(
 
 def check_shape(paths: Sequence[File], options: RunOptions) -> None:
     """Check that some row has each of the `system_columns`, and that some message has each name of `roles`."""
-    if options.system_columns:
-        wide = options.model_copy(update={"system_columns": None, "turns": None, "turns_at": None})
-        columns = {name: name for name in options.system_columns}
-        check_columns(islice(read_input(paths, wide), ROWS_CHECKED), columns)
+    wide = options.model_copy(update={"system_columns": None, "turns": None, "turns_at": None})
+    absent = list(options.system_columns or ())
+    for row in read_input(paths, wide) if absent else ():
+        absent = [name for name in absent if field_value(row.fields, name, ABSENT) is ABSENT]
+        if not absent:
+            break
+    check_columns(islice(read_input(paths, wide), ROWS_CHECKED), {name: name for name in absent})
     unnamed = options.model_copy(update={"turns": None, "roles": {}})
     said, wanted = dict[str, None](), names_of_roles(options.roles).keys()
     for row in read_input(paths, unnamed) if wanted else ():

@@ -277,6 +277,18 @@ def test_one_row_that_cannot_be_read_costs_no_figure_of_a_system(here, place):
     assert found[0] == found[1]
 
 
+def test_a_row_with_a_column_raw_was_read(here):
+    """Its system is missing, and nothing else is wrong with it."""
+    rows = [{"question": "Why?", "output": f"So {at}.", "raw": "text", "vendor": "old"} for at in range(3)]
+    del rows[1]["vendor"]
+    write_rows(here / "rows.jsonl", rows)
+    (here / "worth.yaml").write_text(METRIC.format(fields="{question: Q, output: A}"), encoding="utf-8")
+    assert run("score", "rows.jsonl", "-m", "worth.yaml", "-j", "smol", "-o", "out.jsonl", home=here).exit_code == 0
+    done = run("compare", "out.jsonl", "--system", "vendor", home=here)
+    assert "out.jsonl, row 2: the field 'vendor' is missing" in done.stderr
+    assert "Columns: question, output, raw." in done.stderr
+
+
 def judges_of(here, *arguments):
     """Return the judges of a meta-evaluation and their correlations, where none may be loaded."""
     with pytest.MonkeyPatch.context() as patch:

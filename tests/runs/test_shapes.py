@@ -12,6 +12,7 @@ from cli_run import judge_directory, run
 from geval_local import Metric
 from geval_local.analysis.comparison import compare
 from geval_local.errors import DataError
+from geval_local.io.input_checks import ROWS_CHECKED, check_input
 from geval_local.io.input_files import find_files, read_input
 from geval_local.io.pairs import PairPlan, given_sample
 from geval_local.io.results import read_result_rows
@@ -95,6 +96,15 @@ def test_systems_side_by_side_become_rows(tmp_path):
     assert errors[5].startswith("wide.jsonl, row 3: the system column 'answer_b' is missing; the columns are: id, ")
     with pytest.raises(DataError, match=r"wide\.jsonl: there is no column 'answr_b'; did you mean 'answer_"):
         score_file(tmp_path / "wide.jsonl", HELP, MockJudge(), tmp_path / "o", system_columns=["answer_a", "answr_b"])
+
+
+def test_a_system_that_only_a_late_row_has_is_not_missing(tmp_path):
+    """More rows than are checked before a judge is loaded, as of a first file of two systems and a second of three."""
+    early = [{"question": "Q?", "a": "One."}] * (ROWS_CHECKED + 1)
+    files = [lines(tmp_path / "early.jsonl", *early), lines(tmp_path / "late.jsonl", {"question": "R?", "b": "Two."})]
+    assert len(check_input(files, [HELP], RunOptions(system_columns=["a", "b"]))) == ROWS_CHECKED
+    with pytest.raises(DataError, match=r"there is no column 'c'"):
+        check_input(files, [HELP], RunOptions(system_columns=["a", "c"]))
 
 
 def test_a_row_that_lacks_a_system_gives_the_pairs_of_the_others(tmp_path):
