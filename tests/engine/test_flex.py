@@ -181,8 +181,8 @@ def test_the_kernel_equals_a_dense_mask(case):
     torch.testing.assert_close(found, expected, rtol=0, atol=5e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.sweep("sliding with a cap and sinks")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.usefixtures("compiled_here")
 def test_the_compiled_kernel_equals_a_dense_mask(case):

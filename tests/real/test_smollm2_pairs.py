@@ -102,7 +102,7 @@ def test_words_and_the_labels_of_pairs_hold_nearly_all_probability(judge):
     assert min(score.label_mass for score in scores) > 0.95
 
 
-@pytest.mark.sweep
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["assistant/helpfulness", "style/professionalism"])
 def test_its_list_of_steps_asks_for_the_score_once_and_ends(judge, name):
     steps = write_steps(judge, Metric.load(name)).steps
