@@ -243,19 +243,18 @@ class DocumentCounts:
         if self.given is not None:
             if not self.used:
                 return "every row counts as a document, as `group_by=row` says"
-            alone = f", and each of {self.missing} rows without it is one" if self.missing else ""
+            alone = f", and so does each row without it ({self.missing})" if self.missing else ""
             return f"rows with the same {same} count as one document{alone}"
         note = f"; {self.note}" if self.note else ""
         if self.repeats >= MOST_REPEATS * self.rows > 0:
             note += f"; {self.repeats} rows repeat the texts of others: if several people rated them, {_MERGE}"
         if self.is_grouped:
             return f"rows with the same {same} count as one document; {_CHANGE}{note}"
+        why = ""
         if self.used and self.distinct == 1 < self.rows:
             why = f", since all have the same {same}"
         elif self.used and not self.missing:
             why = f", since no two have the same {same}"
-        else:
-            why = ""
         return f"every row counts as a document{why}; {_CHANGE}{note}"
 
 

@@ -26,7 +26,7 @@ from geval_local.analysis.differences import (
     side_table,
 )
 from geval_local.analysis.ratings.values import HumanFields, members_of, rating_fields
-from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, missing_field
+from geval_local.analysis.results import Reading, ResultsGiven, ScoredRun, check_named
 from geval_local.analysis.tables import Study, Table, number, raters_told
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import field_value
@@ -337,12 +337,9 @@ def bias(
         items, error = fitted.rated(items), fitted.error
         people = dict(zip(ratings, fitted.own, strict=True))
     rated = bool(raters) or human is not None
-    sided = []
-    for item, row in zip(items, run.rows.inputs(), strict=True):
-        own = field_value(row, side)
-        if own is None:
-            raise missing_field(row, side, f"{run.path}, row {row.number}", "of the side ")
-        sided.append(replace(item, system=str(own)))
+    sides = [field_value(row, side) for row in run.rows.inputs()]
+    check_named(sides, run.rows, side, run.path, "of the side ")
+    sided = [replace(item, system=str(own)) for item, own in zip(items, sides, strict=True)]
     gaps = _gaps(sided, between, rated=rated, error=error, seed=seed)
     has_length = any(item.length is not None for item in items)
     length = length_bias(items, run.documents.level, error=error, seed=seed) if has_length else None

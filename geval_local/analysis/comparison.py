@@ -187,7 +187,7 @@ def _systems(run: ScoredRun, name: str | None) -> list[str]:
 def check_single_outputs(runs: Sequence[ScoredRun], metrics: Sequence[str]) -> None:
     """Reject runs of pairs, whose rows are comparisons and belong to no system."""
     for run in runs:
-        if any(holds_pairs(run.rows[0], metric) for metric in metrics):
+        if any(holds_pairs(run.rows.first, metric) for metric in metrics):
             raise ConfigurationError(
                 f"{run.path} holds pairs, and no scores of single outputs",
                 hint=f"What they say of the systems: geval-local rank {run.path}.",

@@ -35,10 +35,10 @@ from geval_local.analysis.results import (
     Reading,
     ResultsGiven,
     ScoredRun,
+    check_named,
     check_sides,
     each_given,
     grouped,
-    missing_field,
     rated_items,
     read_rows,
 )
@@ -65,6 +65,7 @@ from geval_local.statistics.resampling import Target
 from geval_local.statistics.significance import Comparison, compare_all, corrected
 
 _WAY = "`group_by=COLUMN` names the document that outputs are for."
+_OF_SYSTEM = "of the system (`system=COLUMN` names it) "
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def sources_of(
     ratings = None if reading.get("on") else reading.pop("ratings", None)
     if ratings is not None and human is None:
         raise ConfigurationError("`ratings` needs `human`: the field of it that holds the rating")
-    runs = [(run := ScoredRun.of(one, **reading), _pair_metric(run, metric)) for one in each_given(results)]
+    runs = [(run := ScoredRun.of(one, **reading).readable(), _pair_metric(run, metric)) for one in each_given(results)]
     system = reading.get("system")
     names = [key.removesuffix("/pairs") if key else run.one_metric(metric) for run, key in runs]
     people: dict[tuple[str, str], float] = {}
@@ -125,7 +126,7 @@ def sources_of(
             continue
         own_metric = run.one_metric(metric)
         items = run.items(own_metric, documents=_documents(run.rows, run.path, run.rule))
-        _check_writers(items, run.rows, run.path)
+        check_named([one.system or None for one in items], run.rows, SYSTEM_FIELDS[0], run.path, _OF_SYSTEM)
         definition = run.origin(own_metric).definition
         # Preferences are for the better output, ratings have the direction of the scores.
         prized = {output: definition.direction.sign * rating for output, rating in people.items()}
@@ -144,7 +145,7 @@ def sources_of(
 def _pair_metric(run: ScoredRun, metric: str | None) -> str | None:
     """Name the metric of a run that compares pairs; None for a run of single scores."""
     wanted = [name for name in (metric, f"{metric}/pairs") if name in run.metrics] if metric else run.metrics
-    pairs = [name for name in wanted if holds_pairs(run.rows[0], name)]
+    pairs = [name for name in wanted if holds_pairs(run.rows.first, name)]
     if len(pairs) > 1:
         raise ConfigurationError(
             f"{run.path} holds several metrics", hint=f"Name one with `metric`: {', '.join(pairs)}."
@@ -164,7 +165,7 @@ def _ratings(
     groups = _documents(rows, path, rule).names
     items = rated_items(rows, None, path, human=human, groups=groups, system=system, scale=scale)
     check_sides(items, human, path, is_of_pairs=True)
-    _check_writers(items, rows, path)
+    check_named([one.system or None for one in items], rows, SYSTEM_FIELDS[0], path, _OF_SYSTEM)
     found: dict[tuple[str, str], float] = {}
     for item in items:
         key = (item.group, item.system)
@@ -181,14 +182,6 @@ def _documents(rows: ResultRows, path: Path, rule: DocumentRule) -> Grouped:
     if not collected.counts.is_about_items:
         raise DataError(f"{path}: nothing says which outputs are for the same document", hint=_WAY)
     return grouped(collected, rows, path, alone=True)
-
-
-def _check_writers(items: Sequence[ScoredItem], rows: ResultRows, path: Path) -> None:
-    """Check that every row names its system."""
-    for place, item in enumerate(items):
-        if not item.system:
-            where, purpose = f"{path}, row {rows.numbers[place]}", "of the system (`system=COLUMN` names it) "
-            raise missing_field(rows[place], SYSTEM_FIELDS[0], where, purpose)
 
 
 @dataclass(frozen=True)
@@ -299,4 +292,4 @@ def rank(
 
 def rank_run(path: str | Path, metric: str) -> Preferences:
     """Study the results of one run of pairs on one of its metrics."""
-    return Preferences((Source(metric, read_preferences(ScoredRun.of(path), metric)),), {}, {})
+    return Preferences((Source(metric, read_preferences(ScoredRun.of(path).readable(), metric)),), {}, {})

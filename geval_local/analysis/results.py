@@ -33,14 +33,13 @@ from geval_local.analysis.ratings.values import (
     read_ratings,
 )
 from geval_local.direction import Direction
-from geval_local.errors import ConfigurationError, DataError, ErrorCode, ScaleError
+from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.fields import SYSTEM_FIELDS, check_mapping, field_value, listed, nearest
 from geval_local.grouping import DocumentRule, Documents
 from geval_local.io.input_checks import check_columns
-from geval_local.io.input_files import FILE
 from geval_local.io.result_manifest import ResultManifest, ScoredMetric, document_rule, manifest_path, read_manifest
 from geval_local.io.results import MetricFigures, ResultRows, numbered, read_result_rows, with_figures
-from geval_local.io.samples import INPUT_ROW, Sample
+from geval_local.io.samples import Sample
 from geval_local.options import RatingOptions
 from geval_local.runs.addresses import local_results
 from geval_local.runs.directory import result_file
@@ -81,13 +80,14 @@ def read_rows(path: str | Path) -> ResultRows:
 
 
 def has_ids(rows: ResultRows) -> bool:
-    """Whether all rows have distinct ids."""
-    return len({str(name) for name in rows.column("id") if name is not None}) == len(rows)
+    """Whether all rows that could be read have distinct ids."""
+    return len({str(name) for name in rows.column("id") if name is not None}) == len(rows) - len(rows.unread)
 
 
 def row_keys(rows: ResultRows) -> list[str]:
     """Return a key for each row: its ``id`` if all rows have distinct ones, else its number."""
-    return [*map(str, rows.column("id") if has_ids(rows) else rows.numbers)]
+    named = zip(rows.column("id") if has_ids(rows) else rows.numbers, rows.numbers, strict=True)
+    return [f"row {number}" if name is None else str(name) for name, number in named]
 
 
 def figures_of(rows: ResultRows, metric: str, path: str | Path) -> MetricFigures:
@@ -170,21 +170,13 @@ def check_sides(items: Sequence[ScoredItem], human: str, path: str | Path, *, is
         say_once(f"{told}: if it rates a pair, it is no rating of each output. {way}", level=logging.WARNING)
 
 
-def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:
-    """Return the error for a missing field, with the row's columns."""
-    columns = [str(name) for name in row if name != "geval"]
-    return DataError(
-        f"{where}: the field {field!r} {purpose}is missing{nearest(field, columns)}",
-        hint="The row could not be read: mend it in the input and score again, or remove it here."
-        if _is_unread(row)
-        else f"Columns: {', '.join(columns)}.",
-    )
-
-
-def _is_unread(row: Mapping[str, Any]) -> bool:
-    """Whether a row holds nothing but its place, its scores and its text."""
-    told = (name for name, value in row.items() if value is not None and str(value))
-    return {"raw", "row", FILE, INPUT_ROW, "geval"}.issuperset(told)
+def check_named(names: Iterable[Any], rows: ResultRows, field: str, path: str | Path, purpose: str = "") -> None:
+    """Refuse a row that was read and has no name in a field."""
+    for place, name in enumerate(names):
+        if name is None and place not in rows.unread:
+            columns = [str(one) for one in rows.columns_of(place)]
+            told = f"{path}, row {rows.numbers[place]}: the field {field!r} {purpose}is missing"
+            raise DataError(told + nearest(field, columns), hint=f"Columns: {', '.join(columns)}.")
 
 
 class Grouped(NamedTuple):
@@ -215,20 +207,16 @@ def grouped(
 ) -> Grouped:
     """Name the document of each row, also if there is only one, `alone`; rows are those from the `first` on.
 
-    A row without the column that the user named is refused.
+    A row without the column that the user named is refused; one that could not be read is a document of its own.
     """
     counts = documents.counts
     if not (alone or counts.is_grouped):
         return Grouped(None, counts.told)
     names = documents.names[first : first + len(rows)]
-    if counts.given is not None and None in names:
-        place = names.index(None)
-        row = rows.columns_of(place)
-        raise missing_field(row, counts.given, f"{path}, row {row.number}", "to group by ")
-    both = zip(names, rows.numbers, strict=True)
-    return Grouped(
-        [f"row {number}" if name is None else name for name, number in both], counts.told, counts.is_of_texts
-    )
+    if counts.given is not None:
+        check_named(names, rows, counts.given, path, "to group by ")
+    own = [f"row {number}" if name is None else name for name, number in zip(names, rows.numbers, strict=True)]
+    return Grouped(own, counts.told, counts.is_of_texts)
 
 
 def writers(rows: ResultRows, path: str | Path, field: str | None = None) -> list[str]:
@@ -238,18 +226,17 @@ def writers(rows: ResultRows, path: str | Path, field: str | None = None) -> lis
     """
     named = [[field_value(row, field) for row in rows.inputs()]] if field else [*map(rows.column, SYSTEM_FIELDS)]
     found = [next((str(one) for one in own if one is not None), "") for own in zip(*named, strict=True)]
-    if field is not None and "" in found:
-        place = found.index("")
-        raise missing_field(rows[place], field, f"{path}, row {rows.numbers[place]}")
+    if field is not None:
+        check_named([name or None for name in found], rows, field, path)
     return found
 
 
 def shared_columns(run: ScoredRun, runs: Sequence[ScoredRun]) -> Iterable[Mapping[str, Any]]:
     """Yield the rows of a run with the columns that all runs have, since CSV results may have fewer."""
-    common = set.intersection(*(set(one.rows[0]) for one in runs))
+    common = set.intersection(*(set(one.rows.first) for one in runs))
     if run.group_by is not None or common.issuperset(run.rows.names):
-        return run.rows.inputs()
-    return ({name: value for name, value in row.items() if name in common} for row in run.rows.inputs())
+        return run.rows.known()
+    return ({name: value for name, value in row.items() if name in common} for row in run.rows.known())
 
 
 def documents_of(runs: Sequence[ScoredRun]) -> list[Documents]:
@@ -395,7 +382,7 @@ class ScoredRun:
     @cached_property
     def collected(self) -> Documents:
         """What decides which rows are one document."""
-        return Documents.of(self.rule, self.rows.inputs())
+        return Documents.of(self.rule, self.rows.known())
 
     @cached_property
     def rule(self) -> DocumentRule:
@@ -470,15 +457,13 @@ class ScoredRun:
 
     def readable(self) -> ScoredRun:
         """Return the results without the rows that could not be read, of which nobody knows the system."""
-        codes = (ErrorCode.INVALID_ROW, ErrorCode.UNREADABLE_FILE)
-        found = sorted({place for own in self.rows.figures.values() for place in own.places_of(*codes)})
-        lost = [place for place in found if _is_unread(self.rows.columns_of(place))]
-        if not lost or len(lost) == len(self.rows):
+        lost = self.rows.unread
+        if len(lost) in (0, len(self.rows)):
             return self
-        numbers = listed([self.rows.numbers[place] for place in lost], 10)
+        numbers = listed([self.rows.numbers[place] for place in sorted(lost)], 10)
         say_once(f"{self.path}: left out, as it could not be read: row {numbers}", level=logging.WARNING)
         other = replace(self)
-        other.__dict__.update(name=self.name, rows=self.rows.without(set(lost)))
+        other.__dict__.update(name=self.name, rows=self.rows.without(lost))
         return other
 
     def one_metric(self, name: str | None) -> str:

@@ -13,7 +13,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, overload
@@ -26,10 +26,12 @@ from geval_local.errors import Cause, DataError, ErrorCode
 from geval_local.fields import decoded_json
 from geval_local.figures import FIGURES, Kind
 from geval_local.io.columns import as_text
+from geval_local.io.input_files import FILE
 from geval_local.io.ownership import file_sha256
 from geval_local.io.places import state_of
 from geval_local.io.result_manifest import ResultManifest, manifest_path, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
+from geval_local.io.samples import INPUT_ROW
 from geval_local.score import OrderFigures, Score
 from geval_local.thinking import ThoughtFigures
 from geval_local.wording import say_once
@@ -169,6 +171,23 @@ class ResultRows(Sequence[Row]):
             row.number = self._numbers[place]
             yield row
 
+    @cached_property
+    def unread(self) -> frozenset[int]:
+        """The places of the rows that could not be read."""
+        codes = ErrorCode.INVALID_ROW, ErrorCode.UNREADABLE_FILE
+        found = {place for own in self.figures.values() for place in own.places_of(*codes)}
+        held = {at: (name for name, value in self.columns_of(at).items() if value not in (None, "")) for at in found}
+        return frozenset(at for at, names in held.items() if _UNREAD.issuperset(names))
+
+    @property
+    def first(self) -> Row:
+        """The first row that could be read."""
+        return self[next((place for place in range(len(self)) if place not in self.unread), 0)]
+
+    def known(self) -> Iterator[Row]:
+        """Yield the rows without figures; nothing is known of those that could not be read."""
+        return (Row() if place in self.unread else row for place, row in enumerate(self.inputs()))
+
     def holding(self, field: str, path: Any) -> tuple[Iterator[tuple[int, Row]], Any]:
         """Return the rows with their numbers in the file that holds a field, and this file; `path` is their own."""
         second, columns, numbers = self.second
@@ -203,6 +222,9 @@ class ResultRows(Sequence[Row]):
 
 
 _NOTHING = object()
+
+#: What a row that could not be read holds beside its scores: its place and its text.
+_UNREAD = frozenset(("raw", "row", FILE, INPUT_ROW))
 
 
 def _figures_in(row: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any] | None] | None:

@@ -149,7 +149,7 @@ class MatrixCell:
 
 def pair_section(run: ScoredRun, metric: str) -> dict[str, Any] | None:
     """Return the figures of a run's comparisons on one metric for the template; None if it rates single outputs."""
-    if not holds_pairs(run.rows[0], metric):
+    if not holds_pairs(run.rows.first, metric):
         return None
     study = study_pairs(read_preferences(run, metric))
     ranking = study.ranking

@@ -251,8 +251,9 @@ def test_results_that_get_another_metric_keep_what_is_known_of_the_first(here, s
 
 
 @pytest.mark.parametrize("place", ["out.jsonl", "out.csv", "out.parquet", "out/"])
-def test_one_row_that_cannot_be_read_costs_no_figure_of_a_system(here, place):
-    """Nobody knows whose it is: comparisons and estimates were refused, for want of a system."""
+@pytest.mark.parametrize("lost", [1, 41])
+def test_one_row_that_cannot_be_read_costs_no_figure_of_a_system(here, place, lost):
+    """Nobody knows whose it is: comparisons and estimates were refused, for want of a system; so were gates."""
     rows = [
         {"question": f"Why {at}?", "output": f"{system} says {at}.", "system": system, "rating": 1 + (at + bonus) % 5}
         for at in range(20)
@@ -261,19 +262,30 @@ def test_one_row_that_cannot_be_read_costs_no_figure_of_a_system(here, place):
     (here / "worth.yaml").write_text(METRIC.format(fields="{question: Q, output: A}"), encoding="utf-8")
     found = []
     for broken in (False, True):
-        write_rows(here / "rows.jsonl", rows)
-        with (here / "rows.jsonl").open("a", encoding="utf-8") as file:
-            file.write("{broken\n" * broken)
+        lines = [json.dumps(row) + "\n" for row in rows]
+        lines[lost - 1 : lost - 1] = ["{broken\n"] * broken
+        (here / "rows.jsonl").write_text("".join(lines), encoding="utf-8")
         given = ("-m", "worth.yaml", "-j", "smol", "--overwrite", "-o", place)
         assert run("score", "rows.jsonl", *given, home=here).exit_code == 0
         say_once.cache_clear()
         done = run("compare", place, home=here)
-        assert ("left out, as it could not be read: row 41" in done.stderr) == broken
+        assert (f"left out, as it could not be read: row {lost}" in done.stderr) == broken
         told = [record(here, "compare", place)["systems"]]
         told.append(record(here, "bias", place, "--side", "system")["sides"])
         told.append(record(here, "estimate", place, "--human", "rating"))
+        for by in ((), ("--group-by", "question"), ("--system", "system")):
+            rated = record(here, "meta-eval", place, "-m", "worth", "--human", "rating", *by)
+            told.append([(one["coefficient"], one["documents"]) for one in rated["agreements"]])
         found.append(told)
         assert len(read_results(place.rstrip("/")).rows) == len(rows) + broken
+        if not broken:
+            assert run("score", "rows.jsonl", *given[:-1], "before.jsonl", home=here).exit_code == 0
+        assert run("score", "rows.jsonl", *given[:-1], "again.jsonl", home=here).exit_code == 0
+        for by in ((), ("--group-by", "question")):
+            (gate,) = record(here, "gate", place, "before.jsonl", *by)["changes"]
+            assert (gate["verdict"], gate["documents"], gate["found"]) == ("holds", 20, 0)
+            done = run("jury", place, "again.jsonl", *by, "--overwrite", "-o", "jury.jsonl", home=here)
+            assert done.exit_code == 0, done.stderr
     assert found[0] == found[1]
 
 

@@ -188,7 +188,7 @@ def _rows_to_explain(
     from geval_local.io.samples import Sample
     from geval_local.runs.reasons import chosen_places
 
-    if holds_pairs(scored.rows[0], name) and "output_a" not in scored.rows[0]:
+    if holds_pairs(scored.rows.first, name) and "output_a" not in scored.rows.names:
         raise ConfigurationError(
             f"{scored.path} holds pairs, whose texts stay in their input: there is nothing to cite",
             hint="Reasons explain the scores of single outputs: score the input, and give that run.",
