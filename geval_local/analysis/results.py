@@ -405,6 +405,8 @@ class ScoredRun:
         if (bare := self.rows.bare) is not None:
             is_other = "geval" in self.rows.names
             told = "the column 'geval' does not hold one object per metric" if is_other else "no scores"
+            if self.manifest is not None and self.manifest.questions:
+                told = "answers of `decide`, and no scores"
             raise DataError(
                 f"{self.path}, row {bare}: {told}",
                 hint=f"Score it first: geval-local score {self.path} --metric NAME -o OUT",

@@ -752,3 +752,13 @@ def test_outputs_for_one_prompt_are_ranked_within_it_although_people_rated_them_
     ranked = run("rank", "out.jsonl", home=here)
     assert ranked.exit_code == 0, ranked.stderr
     assert re.search(r"^(old|new) +1 ", ranked.stdout, re.MULTILINE)
+
+
+def test_answers_to_questions_are_named_where_scores_are_read(here):
+    write_rows(here / "rows.jsonl", [{"output": "It rains."}])
+    (here / "asked.yaml").write_text("wet: {type: predicate, instructions: It is wet.}", encoding="utf-8")
+    asked = ("-q", "asked.yaml", "--state", "output", "-o", "answers/")
+    assert run("decide", "rows.jsonl", *asked, home=here).exit_code == 0
+    done = run("compare", "answers/", home=here)
+    assert done.exit_code == 2
+    assert "answers/decisions.jsonl, row 1: answers of `decide`, and no scores" in " ".join(done.stderr.split())
