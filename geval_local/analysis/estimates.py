@@ -213,8 +213,7 @@ def _estimated(
     if (count := len(rated)) < 3:
         raise DataError(
             f"{system}: {count} documents have a rating and a score; an estimate needs three, an interval of use 20",
-            hint="Rate a random sample of the rows, the same column for all of them, which this draws: geval-local "
-            "estimate RESULTS --human COLUMN --plan N -o SHEET.csv",
+            hint="Rate rows drawn at random: geval-local estimate RESULTS --human COLUMN --plan N -o SHEET.csv",
         )
     return estimate_mean(rows, ends=ends, cut=cut, raters=raters)
 

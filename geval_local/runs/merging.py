@@ -32,16 +32,6 @@ from geval_local.signature import signature_differences
 _NAMED = 5
 
 
-def share_directories(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """List the directories of shares: those given, or those in a directory that holds them."""
-    found: list[Path] = []
-    for one in map(Path, given):
-        # A share that was killed before it began has a directory without a run.
-        inside = shares_in(one)
-        found += [one] if is_run_directory(one) or not inside else inside
-    return list(dict.fromkeys(found))
-
-
 def merge_shares(
     given: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
@@ -71,7 +61,7 @@ def merge_shares(
         If shares are missing, not finished, named twice or not of one run, or their input has changed.
     """
     options = options or RunOptions()
-    shares = _checked([_read(directory) for directory in share_directories(given)])
+    shares = read_shares(given)
     first = shares[0].manifest
     settings = first.settings
     maps = read_calibrations(
@@ -140,11 +130,16 @@ def _numbers(share: ScoredShare) -> tuple[int, int]:
     return share_numbers(share.manifest.settings.shard)
 
 
-def _checked(shares: list[ScoredShare]) -> list[ScoredShare]:
-    """Check that shares are finished, of one run, and all there; return them in the order of the input."""
+def read_shares(given: Sequence[str | os.PathLike[str]]) -> list[ScoredShare]:
+    """Read shares, or those in directories, in the order of the input; check that they are a whole run and finished."""
+    directories: list[Path] = []
+    for place in map(Path, given):
+        # A share that was killed before it began has a directory without a run.
+        inside = shares_in(place)
+        directories += [place] if is_run_directory(place) or not inside else inside
+    shares = sorted(map(_read, dict.fromkeys(directories)), key=_numbers)
     if not shares:
         raise ConfigurationError("there are no shares to be merged", hint="Name the directory that holds them.")
-    shares = sorted(shares, key=_numbers)
     first = shares[0]
     for share in shares[1:]:
         differences = _differences(first, share)

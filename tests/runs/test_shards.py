@@ -391,6 +391,10 @@ def test_by_commands_with_gates(tmp_path):
     assert gated.exit_code == 1
     assert "gate failed" in gated.stderr
     assert (tmp_path / "gated.csv").read_text().startswith("id,summarization/fluency.score\n")
+    off = run("merge", out, "-o", tmp_path / "off.jsonl", "--fail-under", "50", home=home)
+    assert off.exit_code == 2
+    assert "--fail-under 50" in off.stderr
+    assert not (tmp_path / "off.jsonl").exists()
     again = run("resume", out / share_name("1/2"), home=home)
     assert again.exit_code == 0, again.stderr
     assert "complete" in again.stderr

@@ -90,9 +90,11 @@ def merge(
     """
     from geval_local.analysis.calibration import read_calibration
     from geval_local.cli.scoring import follow
-    from geval_local.runs.merging import merge_shares
+    from geval_local.metric import Metric
+    from geval_local.runs.merging import merge_shares, read_shares
 
-    limits = gates.read()
+    settings = read_shares(run)[0].manifest.settings
+    limits = gates.read([Metric.model_validate(one) for one in settings.metrics], settings.by)
     follow(
         lambda events: merge_shares(run, output, run_options, load_calibration=read_calibration, events=events),
         output,
