@@ -319,6 +319,8 @@ def clean_directory(directory: Path, made: bool) -> None:
 def result_file(path: str | Path) -> Path:
     """Return the result file for a path; of an address, a copy on this machine."""
     path = local_results(str(path))
+    if not path.exists() and (side := side_directory(path)).is_dir():
+        path = side
     if not path.is_dir():
         check_is_file(path)
         return path

@@ -129,6 +129,9 @@ def test_a_directory_without_results_is_refused_with_the_remedy(here):
         assert done.exit_code == 2
         assert "the run in one is not finished" in done.stderr
         assert "geval-local resume one" in done.stderr
+    (here / "one").rename(here / ".late.jsonl.run")
+    done = run("compare", "late.jsonl", "late.jsonl", home=here)
+    assert "Finish it: geval-local resume .late.jsonl.run" in done.stderr
 
 
 @pytest.mark.sweep
