@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from geval_local.analysis import good_enough
 from geval_local.analysis.biases import judge_less_people, length_bias
 from geval_local.analysis.comparison import plan_for
 from geval_local.analysis.differences import adjusted_means, gap, rank_systems
@@ -59,6 +60,8 @@ AIMS = {
     "planned": (0.75, 0.9),
 }
 NAN = float("nan")
+# The judges of `people` are as good as its raters, so that is where the truth lies.
+good_enough.EPSILONS = (0.0,)
 Rng = np.random.Generator
 
 
@@ -329,7 +332,7 @@ def people(table: Table, documents: int, rng: Rng) -> None:
     quality = rng.normal(size=documents)
     raters = np.clip(np.round(3 + quality + 0.7 * rng.normal(size=(3, documents))), 1, 5)
     judge = np.clip(np.round(3 + quality + 0.7 * rng.normal(size=documents)), 1, 5)
-    alike = alternative_annotators(items_of(judge[:, None], judge[:, None]), raters, (0.0,))
+    alike = alternative_annotators(items_of(judge[:, None], judge[:, None]), raters)
     assert alike is not None
     table.count(
         "conservative", "alt-test, any rater, epsilon at the truth", "ordinal", documents, alike.winning_rate[0.0] > 0

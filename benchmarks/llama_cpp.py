@@ -19,8 +19,7 @@ from pathlib import Path
 import torch
 import xllamacpp
 
-from geval_local import Judge, Metric
-from geval_local.io.samples import read_samples
+from geval_local import Judge, Metric, read_samples
 from geval_local.tokens.requests import RequestMaker
 
 SUMMEVAL = Path(__file__).resolve().parents[2] / "shared" / "data" / "summeval_dev.json"

@@ -62,8 +62,7 @@ def arm(name: str, file: str) -> dict[str, Any]:
 
 def scored(judge: Any, server: int | None) -> dict[str, Any]:
     """Score the rows on every scale."""
-    from geval_local import Metric
-    from geval_local.io.samples import read_samples
+    from geval_local import Metric, read_samples
 
     samples = list(read_samples(SUMMEVAL, limit=40))
     coherence = Metric.load("summarization/coherence").model_dump(exclude={"scale", "steps", "rubric"})

@@ -20,13 +20,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from geval_local import Judge, Metric, score_file
+from geval_local import Judge, Metric, read_samples, score_file
 from geval_local.analysis.pair_study import consistency_table, pair_agreement_table, rank_table
 from geval_local.analysis.pairs import sources_of
 from geval_local.analysis.tables import Table, as_record, correlation_table, interval, p_value
 from geval_local.engine.window import WINDOW, plan_units
 from geval_local.io.pairs import PairPlan, pair_samples
-from geval_local.io.samples import read_samples
 from geval_local.questions.pair import pair_metric
 from geval_local.signature import judge_name
 from geval_local.statistics.correlation import correlate
@@ -111,8 +110,7 @@ def main() -> None:
         records.append(
             {
                 "source": source.name,
-                "systems": as_record(studies[source.name].ranks),
-                "human": source.human,
+                "systems": as_record(studies[source.name].to_dict()),
                 "consistency": as_record(studies[source.name].consistency),
                 "agreement": as_record(agreements.get(source.name)),
                 "summary": as_record(correlate(source.items, "summary")),

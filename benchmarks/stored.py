@@ -25,11 +25,10 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer
 
-from geval_local import Judge, Metric
+from geval_local import Judge, Metric, read_samples
 from geval_local.engine.interface import read_all
 from geval_local.engine.prefix_sharing.prompt_trie import lay_out
 from geval_local.files import home_directory
-from geval_local.io.samples import read_samples
 from geval_local.models.gguf.blocks import BLOCK_TYPES
 from geval_local.models.head import trunk_of
 from geval_local.models.stored import Stored, bytes_of, release_buffers

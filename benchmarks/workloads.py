@@ -14,8 +14,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from geval_local import Judge, Metric
-from geval_local.io.samples import read_samples
+from geval_local import Judge, Metric, read_samples
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request, RequestMaker
