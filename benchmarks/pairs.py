@@ -110,9 +110,7 @@ def main() -> None:
         records.append(
             {
                 "source": source.name,
-                "systems": as_record(studies[source.name].to_dict()),
-                "consistency": as_record(studies[source.name].consistency),
-                "agreement": as_record(agreements.get(source.name)),
+                **studies[source.name].to_dict(),
                 "summary": as_record(correlate(source.items, "summary")),
                 "system": as_record(correlate(source.items, "system")),
             }

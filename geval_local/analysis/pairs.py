@@ -178,7 +178,7 @@ def _ratings(
 def _documents(rows: ResultRows, path: Path, rule: DocumentRule) -> Grouped:
     """Name the documents, of which there may be one; outputs of the same document are compared."""
     used = None if rule.used is None else tuple(name for name in rule.used if name != rule.judged)
-    collected = Documents.of(replace(rule, answer="", used=used), rows.inputs())
+    collected = Documents.of(replace(rule, answer="", used=used), rows.known_inputs())
     if not collected.counts.is_about_items:
         raise DataError(f"{path}: nothing says which outputs are for the same document", hint=_WAY)
     return grouped(collected, rows, path, alone=True)

@@ -235,8 +235,8 @@ def shared_columns(run: ScoredRun, runs: Sequence[ScoredRun]) -> Iterable[Mappin
     """Yield the rows of a run with the columns that all runs have, since CSV results may have fewer."""
     common = set.intersection(*(set(one.rows.first) for one in runs))
     if run.group_by is not None or common.issuperset(run.rows.names):
-        return run.rows.known()
-    return ({name: value for name, value in row.items() if name in common} for row in run.rows.known())
+        return run.rows.known_inputs()
+    return ({name: value for name, value in row.items() if name in common} for row in run.rows.known_inputs())
 
 
 def documents_of(runs: Sequence[ScoredRun]) -> list[Documents]:
@@ -382,7 +382,7 @@ class ScoredRun:
     @cached_property
     def collected(self) -> Documents:
         """What decides which rows are one document."""
-        return Documents.of(self.rule, self.rows.known())
+        return Documents.of(self.rule, self.rows.known_inputs())
 
     @cached_property
     def rule(self) -> DocumentRule:

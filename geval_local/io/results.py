@@ -184,7 +184,7 @@ class ResultRows(Sequence[Row]):
         """The first row that could be read."""
         return self[next((place for place in range(len(self)) if place not in self.unread), 0)]
 
-    def known(self) -> Iterator[Row]:
+    def known_inputs(self) -> Iterator[Row]:
         """Yield the rows without figures; nothing is known of those that could not be read."""
         return (Row() if place in self.unread else row for place, row in enumerate(self.inputs()))
 

@@ -107,7 +107,7 @@ class RunPage:
     @cached_property
     def documents(self) -> Documents:
         """The documents of the rows."""
-        return self.run.collected if self.rule is None else Documents.of(self.rule, self.run.rows.inputs())
+        return self.run.collected if self.rule is None else Documents.of(self.rule, self.run.rows.known_inputs())
 
     @cached_property
     def groups(self) -> Grouped:

@@ -349,7 +349,7 @@ def test_only_faces_list_what_they_export():
 
 @pytest.mark.parametrize("folder", ["benchmarks", "examples", "training"])
 def test_scripts_import_what_is_there(folder):
-    """Names move, and nobody runs a benchmark every day: five of them had ended at their first line."""
+    """Names move, and nobody runs a benchmark every day: five of them no longer ran."""
     wrong = []
     for path in sorted((PACKAGE.parent / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

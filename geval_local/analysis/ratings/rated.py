@@ -269,7 +269,7 @@ def _first_groups(
     rows: ResultRows, path: str | Path, rule: DocumentRule, limit: int | None
 ) -> tuple[ResultRows, Grouped]:
     """Take the rows of the first documents, after every row was found to name one."""
-    documents = grouped(Documents.of(rule, rows.inputs()), rows, path)
+    documents = grouped(Documents.of(rule, rows.known_inputs()), rows, path)
     if limit is None:
         return rows, documents
     if limit < 1:
